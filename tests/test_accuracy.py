@@ -1,0 +1,62 @@
+import math
+
+import numpy as np
+import pytest
+
+from tvm_attention import reference
+from tvm_attention.accuracy import ROUNDING, compare
+from tvm_attention.errors import InvalidValueError
+from tvm_attention.workload import AttentionWorkload
+
+SMALL = AttentionWorkload(
+    head_dim=8, batch=2, query_heads=4, kv_heads=2, query_length=5, key_length=7
+)
+LARGE = AttentionWorkload(head_dim=4, query_heads=16, query_length=600, key_length=300)
+
+
+def _solved(workload):
+    q, k, v = reference.random_inputs(workload, seed=1)
+    result = reference.attention(q, k, v, causal=workload.causal)
+    return result.astype(np.float32), q, k, v
+
+
+@pytest.mark.parametrize("causal", [None, "top_left", "bottom_right"])
+@pytest.mark.parametrize("shape", [SMALL, LARGE], ids=["whole", "sampled"])
+def test_a_right_result_holds(shape, causal):
+    workload = AttentionWorkload.from_dict({**shape.to_dict(), "causal": causal})
+    result, *inputs = _solved(workload)
+    accuracy = compare(result, *inputs, workload)
+    assert accuracy.holds
+    assert accuracy.roundings <= 1
+    assert accuracy.allowed == pytest.approx(4 * ROUNDING * np.ptp(inputs[2]))
+
+
+def test_a_small_problem_is_compared_whole():
+    result, *inputs = _solved(SMALL)
+    assert compare(result, *inputs, SMALL).rows == 2 * 4 * 5
+    result[1, 3, 4, 7] += 1e-3
+    assert not compare(result, *inputs, SMALL).holds
+
+
+def test_a_large_problem_is_sampled_with_the_first_and_last_row_of_a_head():
+    result, *inputs = _solved(LARGE)
+    accuracy = compare(result, *inputs, LARGE)
+    assert 8 * 16 <= accuracy.rows <= 8 * 18
+    for row in (0, 599):
+        wrong = result.copy()
+        wrong[:, :, row] += 1e-3
+        assert compare(wrong, *inputs, LARGE).max_error == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_a_nan_never_holds():
+    result, *inputs = _solved(SMALL)
+    result[0, 0, 0, 0] = math.nan
+    accuracy = compare(result, *inputs, SMALL)
+    assert math.isnan(accuracy.max_error)
+    assert not accuracy.holds
+
+
+def test_another_shape_is_refused():
+    result, *inputs = _solved(SMALL)
+    with pytest.raises(InvalidValueError, match=r"\(2, 4, 5, 8\), got \(2, 4, 5, 7\)"):
+        compare(result[..., :7], *inputs, SMALL)

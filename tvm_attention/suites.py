@@ -1,0 +1,100 @@
+"""Named sets of attention workloads that real models run, for demo, tune and the benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tvm_attention.errors import InvalidValueError
+from tvm_attention.workload import AttentionWorkload
+
+Suite = Mapping[str, AttentionWorkload]
+
+
+def suite(name: str) -> Suite:
+    """The workloads of a suite by name, in the order in which they are shown.
+
+    Raises InvalidValueError for an unknown suite.
+    """
+    try:
+        return SUITES[name]
+    except KeyError:
+        known = ", ".join(SUITES)
+        raise InvalidValueError(f"suite: expected one of {known}, got {name!r}") from None
+
+
+def shape_text(workload: AttentionWorkload) -> str:
+    """Batch x heads x query length x key length x head dim, as "1x32/8x1x2048x128 causal".
+
+    "32/8" are query heads over key-value heads; a value dim that differs follows as "x40/64".
+    """
+    w = workload
+    heads = f"{w.query_heads}" if w.group == 1 else f"{w.query_heads}/{w.kv_heads}"
+    dims = f"{w.head_dim}" if w.head_dim == w.value_dim else f"{w.head_dim}/{w.value_dim}"
+    kind = {None: "", "top_left": " causal", "bottom_right": " causal (bottom right)"}
+    assert not isinstance(w.causal, bool)
+    return f"{w.batch}x{heads}x{w.query_length}x{w.key_length}x{dims}{kind[w.causal]}"
+
+
+def _workload(
+    batch: int,
+    heads: int | tuple[int, int],
+    queries: int,
+    keys: int,
+    head_dim: int,
+    causal: bool = False,
+) -> AttentionWorkload:
+    query_heads, kv_heads = heads if isinstance(heads, tuple) else (heads, heads)
+    return AttentionWorkload(
+        batch=batch,
+        query_heads=query_heads,
+        kv_heads=kv_heads,
+        query_length=queries,
+        key_length=keys,
+        head_dim=head_dim,
+        causal=causal,
+    )
+
+
+def _decode(keys: int, kv_heads: int) -> AttentionWorkload:
+    return _workload(1, (32, kv_heads), 1, keys, 128)
+
+
+_DEMO: Suite = {
+    "BERT-base": _workload(1, 12, 128, 128, 64),
+    "ViT-B/16": _workload(1, 12, 197, 197, 64),
+    "Stable Diffusion self": _workload(2, 8, 4096, 4096, 40),
+    "Stable Diffusion cross": _workload(2, 8, 4096, 77, 40),
+    "GPT-2 prefill": _workload(1, 12, 1024, 1024, 64, causal=True),
+    "Llama decode": _decode(2048, 8),
+}
+
+_CORE: Suite = {
+    "bert-128": _workload(1, 12, 128, 128, 64),
+    "bert-128-b8": _workload(8, 12, 128, 128, 64),
+    "bert-384": _workload(1, 12, 384, 384, 64),
+    "bert-512": _workload(1, 12, 512, 512, 64),
+    "vit-b16-197": _workload(1, 12, 197, 197, 64),
+    "odd-197x333": _workload(2, 3, 197, 333, 64),
+    "plain-1024": _workload(1, 8, 1024, 1024, 64),
+    "causal-1024": _workload(1, 8, 1024, 1024, 64, causal=True),
+    "gpt2-1024": _workload(1, 12, 1024, 1024, 64, causal=True),
+    "long-4096": _workload(1, 8, 4096, 4096, 64),
+    "llama-2048": _workload(1, 32, 2048, 2048, 128),
+    "llama-2048-causal": _workload(1, 32, 2048, 2048, 128, causal=True),
+    "sd-self-4096": _workload(2, 8, 4096, 4096, 40),
+    "sd-cross-77": _workload(2, 8, 4096, 77, 40),
+    "vit-h14-257": _workload(1, 16, 257, 257, 80),
+    "phi3-512": _workload(1, 32, 512, 512, 96, causal=True),
+    "gemma-512": _workload(1, 16, 512, 512, 256, causal=True),
+    "decode-1024": _decode(1024, 32),
+    "decode-2048": _decode(2048, 32),
+    "decode-8192": _decode(8192, 32),
+    "decode-1024-gqa4": _decode(1024, 8),
+    "decode-2048-gqa4": _decode(2048, 8),
+    "decode-8192-gqa4": _decode(8192, 8),
+}
+
+SUITES: Mapping[str, Suite] = MappingProxyType(
+    {"demo": MappingProxyType(_DEMO), "core": MappingProxyType(_CORE)}
+)
