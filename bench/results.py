@@ -1,0 +1,140 @@
+"""The form of a benchmark's result, and the figures that are computed from it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+from tvm_attention.errors import InvalidValueError
+
+SCHEMA = 1
+OURS = "ours"
+BEST_PEER = "best peer"
+
+
+class Spread(TypedDict):
+    """Median and interquartile range over the rounds."""
+
+    median: float
+    q1: float
+    q3: float
+
+
+class Measured(TypedDict):
+    """One contender on one workload; ``ratio`` is its time over ours within each round."""
+
+    seconds: Spread
+    ratio: Spread
+    rounds: int
+    max_error: float
+    roundings: float
+    layout: str
+
+
+class Ceilings(TypedDict):
+    """What the machine did in the same rounds, and the share of it that ours reached. Decode steps
+    are held against the read bandwidth on their own bytes, the rest against the FMA peak."""
+
+    limit: str  # "fma" or "read"
+    ours: float  # GFLOP/s or GB/s
+    machine: float
+    fraction: float
+
+
+class WorkloadResult(TypedDict):
+    """``refused`` says why a peer has no figure: not supported, or a wrong answer."""
+
+    name: str
+    shape: str
+    workload: dict[str, Any]
+    source: str
+    measured: dict[str, Measured]
+    refused: dict[str, str]
+    ceilings: Ceilings | None
+
+
+class Comparison(TypedDict):
+    """Time over ours: the geometric mean over the workloads that have one."""
+
+    geometric_mean: float
+    workloads: int
+    under_one: list[str]
+
+
+class Result(TypedDict):
+    """``mode`` is "attention" (calls alone) or "mixed" (Linear, attention, Linear)."""
+
+    schema: int
+    mode: str
+    suite: str
+    date: str
+    machine: dict[str, Any]
+    library: dict[str, Any]
+    packages: dict[str, str]
+    threads: int
+    pool: str
+    seconds_per_workload: float
+    absent: dict[str, str]
+    workloads: list[WorkloadResult]
+    summary: dict[str, Comparison]
+
+
+def summarise(workloads: Sequence[WorkloadResult]) -> dict[str, Comparison]:
+    """The comparison with each peer, and with the fastest peer of each workload."""
+    peers = dict.fromkeys(n for w in workloads for n in w["measured"] if n != OURS)
+    ratios = {
+        peer: {w["name"]: _ratio(w, peer) for w in workloads if peer in w["measured"]}
+        for peer in peers
+    }
+    best = {w["name"]: _ratio(w, name) for w in workloads if (name := best_peer(w))}
+    if len(peers) > 1:
+        ratios[BEST_PEER] = best
+    return {name: _comparison(values) for name, values in ratios.items()}
+
+
+def best_peer(workload: WorkloadResult) -> str | None:
+    """The peer with the smallest ratio, or None without peers."""
+    peers = [name for name in workload["measured"] if name != OURS]
+    return min(peers, key=lambda name: _ratio(workload, name), default=None)
+
+
+def wrong_results(workloads: Iterable[WorkloadResult]) -> list[str]:
+    """Workloads on which our own result was wrong."""
+    return [w["name"] for w in workloads if OURS in w["refused"]]
+
+
+def write(result: Result, path: Path) -> None:
+    """As JSON. A NaN or infinity is an error (ValueError)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(result, indent=1, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> Result:
+    """Raises InvalidValueError for a file that is no result of this schema."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidValueError(f"{path}: expected a benchmark result, got {error}") from error
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema != SCHEMA:
+        raise InvalidValueError(f"{path}: expected schema {SCHEMA}, got {schema}; measure again")
+    missing = sorted(Result.__required_keys__ - content.keys())
+    if missing:
+        raise InvalidValueError(f"{path}: expected the fields {', '.join(missing)}, got none")
+    return cast(Result, content)
+
+
+def _ratio(workload: WorkloadResult, name: str) -> float:
+    return workload["measured"][name]["ratio"]["median"]
+
+
+def _comparison(ratios: dict[str, float]) -> Comparison:
+    return Comparison(
+        geometric_mean=statistics.geometric_mean(ratios.values()),
+        workloads=len(ratios),
+        under_one=[name for name, ratio in ratios.items() if ratio < 1],
+    )

@@ -1,0 +1,312 @@
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import tvm_attention
+from bench import command, render, results
+from bench.measure import admit, measure
+from bench.peers import PEERS, absence
+from bench.peers.contract import Peer, Prepared
+from bench.problem import Problem, aligned, heads_of_rows, rows_of_heads
+from bench.report import markdown, print_report
+from bench.results import OURS, Result, WorkloadResult
+from bench.roofline import FMA_PEAK, READ_PEAK, Ceiling
+from tvm_attention import accuracy, reference
+from tvm_attention.errors import InvalidValueError, UnsupportedError
+from tvm_attention.interleaved import Contender
+from tvm_attention.workload import AttentionWorkload
+
+TINY = AttentionWorkload(head_dim=8, query_heads=2, query_length=20, key_length=24)
+TINY_DECODE = AttentionWorkload(
+    head_dim=8, query_heads=4, kv_heads=2, query_length=1, key_length=24
+)
+
+
+def _entrant(error=0.0, name="stand-in"):
+    """A contender that gives the reference's result plus an error in one place."""
+
+    def prepare(problem, threads):
+        inputs = (problem.query, problem.key, problem.value)
+        right = reference.attention(*inputs, causal=problem.workload.causal).astype(np.float32)
+        right[0, 0, 0, 0] += error
+        return Prepared(Contender(name, lambda: None), lambda: (right,), source="default schedule")
+
+    return prepare
+
+
+def _unsupported(problem, threads):
+    raise UnsupportedError("no such operator")
+
+
+class _StandInRoofline:
+    def fma_peak(self):
+        return Ceiling(Contender(FMA_PEAK, lambda: None), 10)
+
+    def read_peak(self, memory):
+        return Ceiling(Contender(READ_PEAK, lambda: None), memory.nbytes)
+
+
+def _workload(name, refused=None, **ratios):
+    def entry(ratio):
+        return {
+            "seconds": {"median": 0.002 * ratio, "q1": 0.001, "q3": 0.003},
+            "ratio": {"median": ratio, "q1": ratio - 0.1, "q3": ratio + 0.1},
+            "rounds": 9,
+            "max_error": 1e-7,
+            "roundings": 0.2,
+            "layout": "B,H,L,E",
+        }
+
+    return WorkloadResult(
+        name=name,
+        shape="1x2x3x4x5",
+        workload=TINY.to_dict(),
+        source="default schedule",
+        measured={n: entry(r) for n, r in {OURS: 1.0, **ratios}.items()},
+        refused=refused or {},
+        ceilings={"limit": "fma", "ours": 285.0, "machine": 359.0, "fraction": 0.794},
+    )
+
+
+def _result(workloads, **fields):
+    whole = {
+        "schema": results.SCHEMA,
+        "mode": "attention",
+        "suite": "core",
+        "date": "2026-11-29",
+        "machine": {
+            "model": "Some CPU",
+            "target": "x86-64-v4",
+            "micro_architecture": "icelake",
+            "cores": 2,
+            "l1d": 49152,
+            "l2": 2**21,
+            "l3": 0,
+        },
+        "library": {"commit": "0123456789abcdef", "changed": True},
+        "packages": {"numpy": "2.4", "torch": "2.13"},
+        "threads": 2,
+        "pool": "openmp",
+        "seconds_per_workload": 1.0,
+        "absent": {"openvino": "not installed: openvino"},
+        "workloads": workloads,
+        "summary": results.summarise(workloads),
+    }
+    return Result(**{**whole, **fields})
+
+
+def test_summary_is_the_geometric_mean_and_names_what_is_lost():
+    workloads = [
+        _workload("a", torch=2.0, numpy=8.0),
+        _workload("b", torch=0.5, numpy=2.0),
+        _workload("c", numpy=4.0),
+    ]
+    summary = results.summarise(workloads)
+    assert summary["torch"] == {"geometric_mean": 1.0, "workloads": 2, "under_one": ["b"]}
+    assert summary["numpy"]["geometric_mean"] == pytest.approx(4.0)
+    assert summary["numpy"]["under_one"] == []
+    # the best peer is torch on a and b, numpy on c
+    assert summary["best peer"]["geometric_mean"] == pytest.approx((2.0 * 0.5 * 4.0) ** (1 / 3))
+    assert summary["best peer"]["workloads"] == 3
+
+
+def test_a_single_peer_is_not_summarised_twice():
+    assert list(results.summarise([_workload("a", torch=2.0)])) == ["torch"]
+    assert results.summarise([_workload("a")]) == {}
+
+
+def test_markdown_has_figures_losses_and_reasons():
+    text = markdown(
+        _result(
+            [
+                _workload("a", torch=1.5, numpy=8.0),
+                _workload("b", {"numpy": "wrong: error 1", "torch": "not supported: x"}),
+                _workload("c", torch=0.5),
+            ]
+        )
+    )
+    lines = text.splitlines()
+    assert "| workload | ours ms | torch | numpy | of the machine |" in lines
+    assert (
+        "| a (1x2x3x4x5) | 2 | **1.50** (1.40-1.60) | 8.00 (7.90-8.10) "
+        "| 79% FMA (285 of 359 GFLOP/s) |" in lines
+    )
+    assert "| b (1x2x3x4x5) | 2 | - | wrong | 79% FMA (285 of 359 GFLOP/s) |" in lines
+    assert "- torch / ours: geometric mean 0.87 over 2 workloads, 1 under 1.0: c" in lines
+    assert "- openvino: absent, not installed: openvino" in lines
+    assert "- b: numpy wrong: error 1" in lines
+    assert "Some CPU (x86-64-v4), 2 cores, L1D 48 KiB, L2 2 MiB;" in text
+    assert "commit 0123456789ab with changes" in text
+
+
+def test_the_terminal_table_shows_the_same_figures():
+    out = io.StringIO()
+    print_report(_result([_workload("a", torch=1.5)]), Console(file=out, width=120))
+    for expected in ("1.50", "1.40-1.60", "79% FMA", "285 of 359", "geometric mean 1.50", "absent"):
+        assert expected in out.getvalue()
+
+
+def test_a_wrong_result_of_ours_is_shown():
+    workload = _workload("a")
+    workload["measured"] = {}
+    workload["refused"] = {OURS: "wrong: error nan"}
+    assert results.wrong_results([workload]) == ["a"]
+    assert "| a (1x2x3x4x5) | wrong |" in markdown(_result([workload]))
+
+
+def test_a_result_survives_the_file(tmp_path, capsys):
+    path = tmp_path / "new" / "r.json"
+    result = _result([_workload("a", torch=1.5, numpy=8.0)])
+    results.write(result, path)
+    assert results.read(path) == result
+    assert render.main([str(path)]) == 0
+    assert capsys.readouterr().out == markdown(result)
+
+
+def test_a_nan_is_not_written(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        results.write(_result([_workload("a", torch=math.nan)], summary={}), tmp_path / "r.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "expected a benchmark result"),
+        ("[]", "expected schema 1, got None"),
+        ('{"schema": 2}', "expected schema 1, got 2"),
+        ('{"schema": 1, "mode": "mixed"}', "expected the fields absent, date"),
+    ],
+)
+def test_a_foreign_file_is_refused(tmp_path, capsys, text, reason):
+    path = tmp_path / "r.json"
+    path.write_text(text)
+    with pytest.raises(InvalidValueError, match=reason):
+        results.read(path)
+    assert render.main([str(path)]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_an_absent_peer_is_named_with_the_reason(monkeypatch):
+    absent = Peer("other", ("numpy", "no_such_package_here"), _unsupported)
+    assert absence(absent) == "not installed: no_such_package_here"
+    monkeypatch.setitem(PEERS, "other", absent)
+    assert command.chosen_peers(["other"]) == ([], {"other": absence(absent)})
+
+
+def test_only_right_answers_are_admitted():
+    entrants = {
+        OURS: _entrant(),
+        "close": _entrant(error=1e-5),
+        "wrong": _entrant(error=1e-2),
+        "nan": _entrant(error=math.nan),
+        "unable": _unsupported,
+    }
+    prepared, accuracies, refused = admit(Problem.of(TINY), entrants, threads=1)
+    assert list(prepared) == [OURS, "close"]
+    assert accuracies["close"].max_error == pytest.approx(1e-5, rel=0.1)
+    assert refused["unable"] == "not supported: no such operator"
+    assert refused["wrong"].startswith("wrong: error 0.01")
+    assert refused["nan"].startswith("wrong: error nan")
+
+
+def test_ours_is_held_to_the_stricter_bound():
+    _, _, refused = admit(Problem.of(TINY), {OURS: _entrant(error=1e-5)}, threads=1)
+    assert refused[OURS].startswith("wrong")
+
+
+@pytest.mark.parametrize(("workload", "limit"), [(TINY, "fma"), (TINY_DECODE, "read")])
+def test_a_measured_workload_can_be_written(workload, limit):
+    peers = {
+        "peer": Peer("peer", (), _entrant(name="peer")),
+        "unable": Peer("unable", (), _unsupported),
+    }
+    entry = measure("tiny", workload, peers, _StandInRoofline(), 1, 0.05, _entrant(name=OURS))
+    assert entry.keys() == WorkloadResult.__required_keys__
+    assert list(entry["measured"]) == [OURS, "peer"]
+    assert entry["measured"][OURS]["ratio"] == {"median": 1.0, "q1": 1.0, "q3": 1.0}
+    assert entry["measured"]["peer"]["rounds"] >= 5
+    assert entry["refused"] == {"unable": "not supported: no such operator"}
+    assert entry["source"] == "default schedule"
+    assert entry["ceilings"]["limit"] == limit
+    assert entry["ceilings"]["fraction"] > 0
+    json.dumps(entry, allow_nan=False)
+
+
+def test_a_wrong_result_of_ours_is_not_timed():
+    entry = measure("tiny", TINY, {}, _StandInRoofline(), 1, 0.05, _entrant(error=1.0))
+    assert entry["measured"] == {}
+    assert entry["ceilings"] is None
+    assert entry["refused"][OURS].startswith("wrong")
+
+
+@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize(
+    "workload",
+    [TINY, TINY_DECODE, AttentionWorkload(head_dim=8, causal=True, query_length=9, key_length=9)],
+    ids=str,
+)
+def test_peers_are_right(name, workload):
+    if absence(PEERS[name]):
+        pytest.skip(absence(PEERS[name]))
+    problem = Problem.of(workload)
+    prepared = PEERS[name].prepare(problem, 1)
+    prepared.contender.call()
+    for result in prepared.results():
+        found = accuracy.compare(result, problem.query, problem.key, problem.value, workload)
+        assert found.roundings <= 30
+
+
+def test_a_problem_is_aligned_and_key_and_value_are_neighbours():
+    problem = Problem.of(TINY_DECODE)
+    for array in (problem.query, problem.key, problem.key_value):
+        assert array.ctypes.data % 64 == 0
+    assert problem.key_value.nbytes == TINY_DECODE.kv_bytes
+    assert np.shares_memory(problem.key, problem.key_value)
+    assert np.shares_memory(problem.value, problem.key_value)
+    assert not np.isnan(problem.key_value).any()
+    assert np.isnan(aligned((3, 5))).all()
+
+
+def test_rows_and_heads_are_the_same_numbers():
+    query = Problem.of(TINY).query
+    assert rows_of_heads(query).shape == (1, 20, 16)
+    np.testing.assert_array_equal(heads_of_rows(rows_of_heads(query), 2), query)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--peers", "torch,abc"], "--peers: expected torch, numpy"),
+        (["--only", "no-such"], "--only: expected names of suite core"),
+        (["--threads", "0"], "number of threads: expected 1"),
+    ],
+)
+def test_bad_options_are_refused(capsys, arguments, reason):
+    assert command.main(arguments) == 2
+    assert reason in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_command_measures_checks_and_writes(monkeypatch, tmp_path, capsys):
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(command, "suite", lambda name: {"tiny": TINY})
+    monkeypatch.setattr(command, "Roofline", lambda threads: _StandInRoofline())
+    path = tmp_path / "r.json"
+    options = ["--peers", "torch", "--threads", "1", "--seconds", "0.05", "--json", str(path)]
+    try:
+        assert command.main(options) == 0
+        assert command.main([*options, "--mixed"]) == 0
+    finally:
+        torch.set_num_threads(threads)
+        command.launcher().set_num_threads(None)
+    assert "torch / ours: geometric mean" in capsys.readouterr().out
+    result = results.read(path)
+    assert result["mode"] == "mixed"
+    assert result["workloads"][0]["source"]
+    assert result["packages"]["torch"] == torch.__version__
+    assert set(result["workloads"][0]["measured"]) == {OURS, "torch"}
+    assert hasattr(tvm_attention, "load")
