@@ -1,0 +1,17 @@
+"""What a CPU schedule needs to know of a processor core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MachineParameters:
+    """lanes: float32 lanes of a vector register; registers: vector registers; broadcast_operand: whether an
+    FMA can broadcast a scalar from memory without a register for it; l1, l2: data cache bytes of a core."""
+
+    lanes: int
+    registers: int
+    broadcast_operand: bool
+    l1: int
+    l2: int

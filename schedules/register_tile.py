@@ -1,0 +1,60 @@
+"""The register tile: the inner product both matrix products of attention are built from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.s_tir import Schedule
+
+
+def vectorise_last(sch: Schedule, block: Any, lanes: int, unroll: bool = False) -> None:
+    """Vectorise the last loop of a block by ``lanes``."""
+    outer, inner = sch.split(sch.get_loops(block)[-1], [None, lanes])
+    sch.vectorize(inner)
+    if unroll:
+        sch.unroll(outer)
+
+
+def vector_reduction(sch: Schedule, name: str, vectors: int, lanes: int, notes: dict[str, int]) -> None:
+    """Schedule a (..., column, key) reduction with the columns along the lanes, keys outside them."""
+    block = sch.get_sblock(name)
+    column, key = sch.get_loops(block)[-2:]
+    outer, vector, lane = sch.split(column, [None, vectors, lanes])
+    sch.reorder(outer, key, vector, lane)
+    sch.unroll(vector)
+    sch.vectorize(lane)
+    annotate(sch, key, notes)
+    sch.decompose_reduction(block, key)
+
+
+def register_tile(
+    sch: Schedule, name: str, rows: int, vectors: int, lanes: int, columns_outer: bool = False
+) -> tuple[Any, Any]:
+    """Schedule a (..., row, column, k) product so that rows x vectors accumulators stay in registers.
+
+    Each step of k broadcasts ``rows`` scalars against ``vectors`` vectors. ``columns_outer`` runs all rows
+    against one strip of columns before the next strip, which keeps that strip in L1. Returns the loops
+    over row tiles and over column strips.
+    """
+    block = sch.get_sblock(name)
+    row, column, k = sch.get_loops(block)[-3:]
+    row_tile, row_in = sch.split(row, [None, rows])
+    strip, vector, lane = sch.split(column, [None, vectors, lanes])
+    outer = (strip, row_tile) if columns_outer else (row_tile, strip)
+    sch.reorder(*outer, k, row_in, vector, lane)
+    accumulator = sch.cache_write(block, 0, "local")
+    sch.reverse_compute_at(accumulator, outer[1], preserve_unit_loops=True)
+    copy_row, copy_column = sch.get_loops(accumulator)[-2:]
+    copy_vector, copy_lane = sch.split(copy_column, [None, lanes])
+    for loop in (copy_row, copy_vector, row_in, vector):
+        sch.unroll(loop)
+    sch.vectorize(copy_lane)
+    sch.vectorize(lane)
+    sch.decompose_reduction(block, k)
+    return row_tile, strip
+
+
+def annotate(sch: Schedule, loop: Any, notes: dict[str, int]) -> None:
+    """Mark a loop for lowering to shorten (see tvm_attention.lowering)."""
+    for key, unit in notes.items():
+        sch.annotate(loop, key, unit)

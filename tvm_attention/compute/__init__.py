@@ -1,0 +1,21 @@
+"""The mathematics as TVM tensor expressions; nothing here says how it is scheduled."""
+
+from tvm_attention.compute.key_blocks import KeyBlockTiles, blocks_and_merge, streaming
+from tvm_attention.compute.problem import SCALARS, STRIDES, TENSORS, FixedLengths, Problem
+from tvm_attention.compute.row_block import RowBlockTiles, row_block
+from tvm_attention.compute.split_kv import SplitKVTiles, split_kv
+
+__all__ = [
+    "SCALARS",
+    "STRIDES",
+    "TENSORS",
+    "FixedLengths",
+    "KeyBlockTiles",
+    "Problem",
+    "RowBlockTiles",
+    "SplitKVTiles",
+    "blocks_and_merge",
+    "row_block",
+    "split_kv",
+    "streaming",
+]

@@ -1,0 +1,42 @@
+"""2**x as arithmetic that vectorises.
+
+LLVM lowers llvm.exp2 of a vector to one libm call a lane; a polynomial is a handful of FMAs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from tvm_attention.compute.problem import float32
+
+# Minimax fit of 2**r on [-1/2, 1/2] (relative error), coefficients rounded to float32.
+POLYNOMIAL = (1.33335581e-3, 9.61812911e-3, 5.55041087e-2, 2.40226507e-1, 6.93147181e-1, 1.0)
+
+# Relative error bound of exp2 on [-125, 0] in float32, tested in tests/test_exp2.py.
+RELATIVE_ERROR = 2.5e-7
+
+# Below this the result is returned as 2**LOWEST: a weight of 2e-38 next to one of 1 vanishes in float32.
+LOWEST = -125.0
+
+_ROUND = 12582912.0  # 1.5 * 2**23: adding it leaves round(x) in the low bits of the mantissa
+
+
+def exp2(x: Any) -> Any:
+    """2**x for x <= 0, within RELATIVE_ERROR for x >= LOWEST.
+
+    x is split into an integer n, read from the mantissa after adding 1.5 * 2**23, and r in [-1/2, 1/2];
+    n is added to the exponent bits of the polynomial's value. The round trip through int32 hides
+    (x + m) - m from TVM's simplifier, which would cancel it. A NaN stays a NaN: the range is cut by
+    a comparison that lets it through, where tirx.max would not.
+    """
+    x = tirx.Select(x < float32(LOWEST), float32(LOWEST), x)
+    shifted = x + float32(_ROUND)
+    bits = tirx.reinterpret("int32", shifted)
+    r = x - (tirx.reinterpret("float32", bits) - float32(_ROUND))
+    p = float32(POLYNOMIAL[0])
+    for coefficient in POLYNOMIAL[1:]:
+        p = p * r + float32(coefficient)
+    exponent = bits << tirx.const(23, "int32")
+    return tirx.reinterpret("float32", tirx.reinterpret("int32", p) + exponent)
