@@ -1,0 +1,27 @@
+"""Schedules by kind of target: the one registry.
+
+Each module has ``machine_parameters(target)``, ``design_space(workload, machine)``,
+``default_candidate(workload, machine)`` and ``build(workload, machine, candidate, fixed=None)``.
+"""
+
+from types import ModuleType
+
+from tvm_attention.errors import UnsupportedError
+from tvm_attention.schedules import x86
+from tvm_attention.schedules.candidate import Candidate, DesignSpace
+from tvm_attention.schedules.machine import MachineParameters
+from tvm_attention.target import HardwareTarget
+
+__all__ = ["SCHEDULES", "Candidate", "DesignSpace", "MachineParameters", "schedules_for"]
+
+SCHEDULES: dict[str, ModuleType] = {"x86": x86}
+
+
+def schedules_for(target: HardwareTarget) -> ModuleType:
+    """The schedule module of a target; UnsupportedError when there is none."""
+    try:
+        return SCHEDULES[target.kind]
+    except KeyError:
+        raise UnsupportedError(
+            f"target {target.name}: expected a kind among {', '.join(SCHEDULES)}, got {target.kind}"
+        ) from None

@@ -72,7 +72,7 @@ def lower(func: tirx.PrimFunc, causal: bool) -> LoweredKernel:
     prologue, size = _place_in_workspace(shared, workspace)
     main = _pointer_function(blocks, [*prologue, *rest], workspace, symbols)
     total = tirx.PrimFunc([symbols[n] for n in SCALARS], tirx.Return(size), tvm.ir.PrimType("int64"))
-    return LoweredKernel(main, total)
+    return LoweredKernel(main, total.with_attr("global_symbol", "workspace"))
 
 
 def _take_allocations(stmt: Any, taken: list[Any]) -> Any:

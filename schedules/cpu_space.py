@@ -1,0 +1,122 @@
+"""The CPU design space, shared by x86 and ARM: which variants and tiles may serve a workload.
+
+Nothing here needs TVM, so that a record can be matched to a cached kernel without loading a compiler.
+"""
+
+from __future__ import annotations
+
+from tvm_attention.schedules.candidate import Candidate, Choices, DesignSpace
+from tvm_attention.schedules.machine import MachineParameters
+from tvm_attention.workload import AttentionWorkload
+
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
+MAX_QUERY_BLOCK = 128
+
+
+def dividing_lanes(dim: int, lanes: int) -> int:
+    """The widest vector, up to the machine's, that divides a dimension."""
+    while dim % lanes:
+        lanes //= 2
+    return lanes
+
+
+def decode_rows(workload: AttentionWorkload) -> int | None:
+    """Rows that split-KV folds onto a key-value head; None for a prefill workload."""
+    name = workload.length_class
+    return int(name.removeprefix("decode-r")) if name.startswith("decode-r") else None
+
+
+def _row_block_choices(w: AttentionWorkload, m: MachineParameters) -> Choices:
+    assert w.value_dim is not None
+    along = (0, 1) if w.value_dim % m.lanes == 0 else (1,)
+    return {
+        "query_block": tuple(m.lanes * n for n in range(1, MAX_QUERY_BLOCK // m.lanes + 1)),
+        "score_rows": ROWS,
+        "score_vectors": (1, 2, 3, 4),
+        "value_rows": ROWS,
+        "value_vectors": (1, 2, 3, 4),
+        "value_columns_outer": (0, 1),
+        "queries_along_lanes": along,
+    }
+
+
+def _key_block_choices(w: AttentionWorkload, m: MachineParameters) -> Choices:
+    return {
+        "query_block": tuple(m.lanes * n for n in range(1, MAX_QUERY_BLOCK // m.lanes + 1)),
+        "key_block": (64, 96, 128, 192, 256, 384, 512, 768, 1024),
+        "score_rows": ROWS,
+        "score_vectors": (1, 2, 3, 4),
+        "value_rows": ROWS,
+        "value_vectors": (1, 2, 3, 4),
+        "value_columns_outer": (0, 1),
+        "pack_value": (0, 1),
+    }
+
+
+def _split_kv_choices(w: AttentionWorkload, m: MachineParameters) -> Choices:
+    return {
+        "score_keys": (1, 2, 4, 8, 16),
+        "value_rows": (1, 2, 4, 8),
+        "value_vectors": (1, 2, 4, 8, 16),
+    }
+
+
+def _fits(rows: int, vectors: int, m: MachineParameters, least: int) -> bool:
+    """Whether a register tile's accumulators, operands and broadcast fit, and hide the FMA's latency."""
+    broadcast = 0 if m.broadcast_operand else 1
+    return least <= rows * vectors and rows * vectors + vectors + broadcast <= m.registers
+
+
+def _refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -> str | None:
+    assert w.value_dim is not None
+    if c.variant == "split_kv":
+        rows = decode_rows(w)
+        assert rows is not None
+        if c["value_rows"] > rows:
+            return f"value_rows={c['value_rows']} exceeds the {rows} rows of the class"
+        lanes = dividing_lanes(w.value_dim, m.lanes)
+        if (w.value_dim // lanes) % c["value_vectors"]:
+            return f"value_vectors={c['value_vectors']} does not divide the value vectors"
+        if not _fits(c["score_keys"], rows, m, 1):
+            return "the score tile does not fit into the registers"
+        return None if _fits(c["value_rows"], c["value_vectors"], m, 1) else "value tile too large"
+    return _prefill_refusal(w, m, c)
+
+
+def _prefill_refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -> str | None:
+    along_queries = c.variant != "row_block" or c["queries_along_lanes"]
+    assert w.value_dim is not None
+    columns = c["query_block"] if along_queries else w.value_dim
+    for name, width in (("score", c["query_block"]), ("value", columns)):
+        vectors = c[f"{name}_vectors"]
+        if width % (vectors * m.lanes):
+            return f"{name}_vectors={vectors} does not divide {width} columns"
+        if not _fits(c[f"{name}_rows"], vectors, m, min(m.registers // 4, 8)):
+            return f"the {name} tile does not fit into {m.registers} registers"
+    if along_queries and c["value_rows"] > w.value_dim > 1:
+        return f"value_rows={c['value_rows']} exceeds the value dimension"
+    if not along_queries and c["query_block"] % c["value_rows"]:
+        return f"value_rows={c['value_rows']} does not divide the query block"
+    if c.variant != "row_block" and c["key_block"] % c["score_rows"]:
+        return f"score_rows={c['score_rows']} does not divide the key block"
+    return None
+
+
+def design_space(workload: AttentionWorkload, machine: MachineParameters) -> DesignSpace:
+    """The variants that serve a workload's length class, each with its decisions."""
+    variants: dict[str, Choices] = {}
+    if decode_rows(workload) is not None and split_kv_serves(workload, machine):
+        variants["split_kv"] = _split_kv_choices(workload, machine)
+    else:
+        variants["row_block"] = _row_block_choices(workload, machine)
+        variants["blocks_and_merge"] = _key_block_choices(workload, machine)
+        variants["streaming"] = _key_block_choices(workload, machine)
+    return DesignSpace(variants, lambda c: _refusal(workload, machine, c))
+
+
+def split_kv_serves(workload: AttentionWorkload, machine: MachineParameters) -> bool:
+    """Split-KV wants vectors that divide both head dimensions; others are served as prefill."""
+    assert workload.value_dim is not None
+    narrowest = min(4, machine.lanes)
+    dims = (workload.head_dim, workload.value_dim)
+    return all(dividing_lanes(d, machine.lanes) >= narrowest for d in dims)

@@ -1,0 +1,112 @@
+"""From a candidate to machine code: build, and keep in memory what was built."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from tvm_attention import kernel_cache
+from tvm_attention._tvm import import_tvm, load_tvm_libraries
+from tvm_attention.digest import EXPRESSION_DIGEST
+from tvm_attention.errors import KernelBuildError
+from tvm_attention.schedules import Candidate, schedules_for
+from tvm_attention.target import HardwareTarget
+from tvm_attention.threads import bind_function, launcher
+from tvm_attention.workload import AttentionWorkload
+
+_FORMAT = 1  # of a cached kernel: bump when lowering or the calling convention changes
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """A kernel in memory, bound to the process's thread pool.
+
+    ``main(query, key, value, out, workspace, *scalars, *strides)`` computes; ``workspace(*scalars)``
+    says how many bytes of workspace it needs (tvm_attention.lowering has the calling convention).
+    """
+
+    main: Any
+    workspace: Any
+    module: Any
+
+
+def load_kernel(
+    workload: AttentionWorkload, target: HardwareTarget, candidate: Candidate
+) -> CompiledKernel:
+    """The kernel of a candidate, from the disk cache or built into it.
+
+    Raises KernelBuildError if TVM cannot build or load it.
+    """
+    key = kernel_key(workload, target, candidate)
+    source = kernel_cache.read(key)
+    if source is not None:
+        try:
+            return _load(source)
+        except Exception:  # a damaged file: build it again
+            kernel_cache.remove(key)
+    source = build_source(workload, target, candidate)
+    kernel_cache.write(key, source)
+    return _load(source)
+
+
+def kernel_key(
+    workload: AttentionWorkload, target: HardwareTarget, candidate: Candidate
+) -> str:
+    """Digest of all that the machine code depends on."""
+    parts = {
+        "format": _FORMAT,
+        "expression": EXPRESSION_DIGEST,
+        "head_dim": workload.head_dim,
+        "value_dim": workload.value_dim,
+        "dtype": workload.dtype,
+        "causal": bool(workload.causal),
+        "rows": workload.length_class if candidate.variant == "split_kv" else "",
+        "candidate": str(candidate),
+        "target": {k: v for k, v in target.llvm().items() if k != "num-cores"},
+        "tvm": version("apache-tvm"),
+        "library": version("tvm-attention"),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def build_module(
+    workload: AttentionWorkload, target: HardwareTarget, candidate: Candidate
+) -> Any:
+    """Compile a candidate in this process: TVM's runtime module, not yet bound to a thread pool."""
+    tvm = import_tvm()
+    from tvm_attention.lowering import lower
+
+    schedules = schedules_for(target)
+    try:
+        schedule = schedules.build(workload, schedules.machine_parameters(target), candidate)
+        lowered = lower(schedule.mod["main"], bool(workload.causal))
+        functions = {
+            "main": lowered.main,
+            "workspace": lowered.workspace,
+            "bind_launch": bind_function(),
+        }
+        # Buffers were compacted before lowering narrowed the loops; again, they would be resized.
+        with tvm.transform.PassContext(disabled_pass=["s_tir.CompactBufferAllocation"]):
+            return tvm.compile(tvm.IRModule(functions), tvm.target.Target(target.llvm()))
+    except Exception as error:
+        raise KernelBuildError(
+            f"TVM could not build {candidate} for {target.name}: {error}; "
+            f"`tvm-attention doctor` checks the installation"
+        ) from error
+
+
+def build_source(workload: AttentionWorkload, target: HardwareTarget, candidate: Candidate) -> str:
+    """The optimised LLVM IR of a candidate: what the cache keeps, for it needs no linker to load."""
+    source: str = build_module(workload, target, candidate).mod.inspect_source("ll")
+    return source
+
+
+def _load(source: str) -> CompiledKernel:
+    ffi = load_tvm_libraries()
+    with kernel_cache.readable_file(source) as path:
+        module = ffi.load_module(str(path))
+    launcher().bind(module)
+    return CompiledKernel(module["main"], module["workspace"], module)

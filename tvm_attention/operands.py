@@ -1,0 +1,160 @@
+"""The operands of one call: checked, and reduced to addresses and strides."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_attention.arrays import ArrayKind, Shape
+from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
+from tvm_attention.workload import DTYPES, MAX_HEAD_DIM, AttentionWorkload, default_scale
+
+_MAX_LENGTH = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Extents of a call; query and out have ``axes`` axes (2: rows x dim, 3: batch x rows x dim, 4)."""
+
+    axes: int
+    batch: int
+    query_heads: int
+    kv_heads: int
+    query_length: int
+    key_length: int
+    head_dim: int
+    value_dim: int
+
+    @property
+    def out_shape(self) -> Shape:
+        leading = {2: (), 3: (self.batch,), 4: (self.batch, self.query_heads)}[self.axes]
+        return (*leading, self.query_length, self.value_dim)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to compute."""
+        return 0 in (self.batch, self.query_heads, self.query_length, self.value_dim)
+
+
+def geometry(query: Shape, key: Shape, value: Shape, enable_gqa: bool) -> Geometry:
+    """Extents from three shapes (..., rows, dim), each of the same number of axes, 2 to 4.
+
+    Raises InvalidValueError naming the shapes that do not fit.
+    """
+    if not 2 <= len(query) <= 4:
+        raise InvalidValueError(
+            f"query: expected 2 to 4 axes (batch, heads, rows, dim), got shape {query}"
+        )
+    if len(key) != len(query) or len(value) != len(query):
+        raise InvalidValueError(
+            f"query, key and value: expected as many axes each, got {query}, {key} and {value}"
+        )
+    (b, hq, lq, e), (bk, hk, s, ek), (bv, hv, sv, ev) = (_four(x) for x in (query, key, value))
+    if not b == bk == bv:
+        raise InvalidValueError(f"batch: expected one size, got query {b}, key {bk}, value {bv}")
+    if hk != hv:
+        raise InvalidValueError(f"heads: expected key and value alike, got {hk} and {hv}")
+    if e != ek:
+        raise InvalidValueError(f"head dimension: expected one, got query {e} and key {ek}")
+    if s != sv:
+        raise InvalidValueError(f"length: expected key and value alike, got {s} and {sv}")
+    _check_heads(hq, hk, enable_gqa)
+    if e == 0:
+        raise InvalidValueError(f"query: expected a last axis of at least 1, got shape {query}")
+    for name, dim in (("query", e), ("value", ev)):
+        if dim > MAX_HEAD_DIM:
+            raise UnsupportedError(
+                f"{name}: expected a last axis of at most {MAX_HEAD_DIM}, got {dim}"
+            )
+    if max(b, hq, lq, s) > _MAX_LENGTH:
+        raise UnsupportedError(f"lengths: expected at most {_MAX_LENGTH}, got {query}, {key}")
+    return Geometry(len(query), b, hq, hk, lq, s, e, ev)
+
+
+def _four(shape: Shape) -> Shape:
+    if len(shape) == 4:
+        return shape
+    return (1, 1, *shape) if len(shape) == 2 else (shape[0], 1, *shape[1:])
+
+
+def _check_heads(query_heads: int, kv_heads: int, enable_gqa: bool) -> None:
+    if query_heads == kv_heads:
+        return
+    if not enable_gqa:
+        raise InvalidValueError(
+            f"heads: expected one number, got query {query_heads} and key {kv_heads}; pass "
+            f"enable_gqa=True for grouped-query attention"
+        )
+    if kv_heads == 0 or query_heads % kv_heads:
+        raise InvalidValueError(
+            f"grouped-query attention: expected query heads to be a multiple of key heads, got "
+            f"{query_heads} and {kv_heads}"
+        )
+
+
+def check_arrays(kind: ArrayKind, query: Any, key: Any, value: Any) -> None:
+    """Raise unless all three are of one kind, one supported dtype and readable here."""
+    dtypes = []
+    for name, array in (("query", query), ("key", key), ("value", value)):
+        kind.check(name, array)
+        dtypes.append(kind.dtype(array))
+    if len(set(dtypes)) > 1:
+        raise InvalidTypeError(
+            f"dtype: expected one, got query {dtypes[0]}, key {dtypes[1]}, value {dtypes[2]}"
+        )
+    if dtypes[0] not in DTYPES:
+        floating = dtypes[0] in ("float16", "bfloat16", "float64")
+        error = UnsupportedError if floating else InvalidTypeError
+        raise error(f"dtype: expected {' or '.join(DTYPES)}, got {dtypes[0]}; convert the inputs")
+
+
+def check_scale(scale: float | None, head_dim: int) -> float:
+    """The scale to use: 1 / sqrt(head_dim) by default. Raises for what is no finite number."""
+    if scale is None:
+        return default_scale(head_dim)
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+        try:
+            scale = float(scale)
+        except (TypeError, ValueError):
+            raise InvalidTypeError(f"scale: expected a number or None, got {scale!r}") from None
+    if not math.isfinite(scale):
+        raise InvalidValueError(f"scale: expected a finite number, got {scale}")
+    return float(scale)
+
+
+def workload_of(sizes: Geometry, causal: str | None) -> AttentionWorkload:
+    """The workload of a call with something to compute."""
+    return AttentionWorkload(
+        head_dim=sizes.head_dim,
+        value_dim=sizes.value_dim,
+        causal=causal,
+        batch=sizes.batch,
+        query_heads=sizes.query_heads,
+        kv_heads=sizes.kv_heads,
+        query_length=sizes.query_length,
+        key_length=sizes.key_length,
+    )
+
+
+def kernel_strides(strides: Shape) -> Shape:
+    """(batch, head, row) strides of a 2-, 3- or 4-axis array with a dense last axis."""
+    outer = strides[:-1]
+    if len(outer) == 3:
+        return outer
+    return (0, 0, *outer) if len(outer) == 1 else (outer[0], 0, outer[1])
+
+
+def is_dense(shape: Shape, strides: Shape) -> bool:
+    """Whether a kernel can read an array in place: neighbours along the last axis are adjacent."""
+    return strides[-1] == 1 or shape[-1] <= 1
+
+
+def check_threads(count: int | None) -> None:
+    """Raise for a number of threads that is none."""
+    if count is None:
+        return
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise InvalidTypeError(f"num_threads: expected an int, got {count!r}")
+    if count < 1:
+        raise InvalidValueError(f"num_threads: expected at least 1, got {count}")

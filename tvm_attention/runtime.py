@@ -1,0 +1,154 @@
+"""From a workload to a kernel: match a record, load or build its kernel, say why."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from tvm_attention import environment
+from tvm_attention.compiler import CompiledKernel, kernel_key, load_kernel
+from tvm_attention.database import Match, TuningLog, TuningRecord, available_logs, match
+from tvm_attention.digest import EXPRESSION_DIGEST
+from tvm_attention.errors import InvalidTypeError
+from tvm_attention.kernel import Kernel, KernelSource
+from tvm_attention.operands import check_threads
+from tvm_attention.schedules import Candidate, schedules_for
+from tvm_attention.target import HardwareTarget, detect_target
+from tvm_attention.workload import AttentionWorkload
+
+_lock = threading.RLock()
+_kernels: dict[tuple[object, ...], Kernel] = {}
+_machine_code: dict[str, CompiledKernel] = {}
+_logs: list[TuningLog] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Which schedule serves a workload on a target, and every other that was considered."""
+
+    workload: AttentionWorkload
+    target: HardwareTarget
+    source: KernelSource
+
+    def to_dict(self) -> dict[str, object]:
+        """The same as plain data."""
+        record = self.source.record
+        return {
+            "workload": self.workload.to_dict(),
+            "length_class": self.workload.length_class,
+            "target": self.target.name,
+            "taken": self.source.kind,
+            "rung": self.source.rung,
+            "variant": self.source.candidate.variant,
+            "decisions": dict(self.source.candidate.decisions),
+            "record": None if record is None else record.to_dict(),
+            "reasons": list(self.source.reasons),
+        }
+
+    def __str__(self) -> str:
+        w = self.workload
+        lines = [
+            f"workload: head_dim={w.head_dim} value_dim={w.value_dim} dtype={w.dtype} "
+            f"causal={w.causal} length class {w.length_class}",
+            f"target: {self.target.name} ({self.target.model or 'not this machine'})",
+            f"taken: {self.source}",
+            *(f"  {reason}" for reason in self.source.reasons),
+        ]
+        return "\n".join(lines)
+
+
+def load(
+    workload: AttentionWorkload,
+    target: str | HardwareTarget | None = None,
+    num_threads: int | None = None,
+) -> Kernel:
+    """The kernel that fits a workload on a target (default: this machine).
+
+    The best tuning record is matched, its kernel taken from the disk cache or built (about half a
+    second). ``target`` names a level this machine can run ("x86-64-v3"); ``num_threads`` defaults to
+    TVM_ATTENTION_NUM_THREADS, else what the process's thread pool is set to.
+
+    Raises InvalidTypeError, InvalidValueError, UnsupportedError or KernelBuildError.
+    """
+    if not isinstance(workload, AttentionWorkload):
+        raise InvalidTypeError(
+            f"workload: expected an AttentionWorkload, got {type(workload).__name__}"
+        )
+    check_threads(num_threads)
+    hardware = _target(target)
+    threads = num_threads or environment.num_threads()
+    key = (*_neighbourhood(workload), hardware, threads)
+    kernel = _kernels.get(key)
+    if kernel is None:
+        with _lock:
+            kernel = _kernels.get(key)
+            if kernel is None:
+                source = select(workload, hardware)
+                compiled = _compiled(workload, hardware, source.candidate)
+                kernel = _kernels[key] = Kernel(workload, source, compiled, threads)
+    return kernel
+
+
+def _neighbourhood(w: AttentionWorkload) -> tuple[object, ...]:
+    """Workloads that are served alike: a sentence one word longer must not be matched anew."""
+    sizes = (w.batch * w.query_heads, w.query_length, w.key_length)
+    dims = (w.head_dim, w.value_dim, w.dtype, w.causal, w.length_class)
+    return (*dims, *(n.bit_length() for n in sizes))
+
+
+def _compiled(
+    workload: AttentionWorkload, target: HardwareTarget, candidate: Candidate
+) -> CompiledKernel:
+    key = kernel_key(workload, target, candidate)
+    if key not in _machine_code:
+        _machine_code[key] = load_kernel(workload, target, candidate)
+    return _machine_code[key]
+
+
+def explain(
+    workload: AttentionWorkload, target: str | HardwareTarget | None = None
+) -> Explanation:
+    """What :func:`load` would take for a workload, and why; builds nothing."""
+    hardware = _target(target)
+    return Explanation(workload, hardware, select(workload, hardware))
+
+
+def select(workload: AttentionWorkload, target: HardwareTarget) -> KernelSource:
+    """The candidate to build: of the best matching record, else the default schedule's."""
+    schedules = schedules_for(target)
+    machine = schedules.machine_parameters(target)
+    space = schedules.design_space(workload, machine)
+
+    def legal(record: TuningRecord) -> str | None:
+        refusal: str | None = space.refusal(Candidate.of(record.variant, record.decisions))
+        return refusal
+
+    found: Match = match(workload, target, _read_logs(), legal=legal, expression=EXPRESSION_DIGEST)
+    record = found.record
+    if record is None:
+        candidate = schedules.default_candidate(workload, machine)
+    else:
+        candidate = Candidate.of(record.variant, record.decisions)
+    return KernelSource(candidate, record, found.rung, found.reasons)
+
+
+def _read_logs() -> list[TuningLog]:
+    global _logs
+    with _lock:
+        if _logs is None:
+            _logs = list(available_logs())
+        return _logs
+
+
+def forget_kernels() -> None:
+    """Drop the selections of this process, so that new tuning records are seen by the next load."""
+    global _logs
+    with _lock:
+        _kernels.clear()
+        _logs = None
+
+
+def _target(target: str | HardwareTarget | None) -> HardwareTarget:
+    if isinstance(target, HardwareTarget):
+        return target
+    return detect_target(target)
