@@ -82,31 +82,31 @@ def interleave(
 ) -> Rounds:
     """Time the contenders in turns for about ``seconds`` altogether.
 
-    Every contender gets the same share of the time, so a slow one takes part in fewer rounds,
-    spread evenly over the run; ``least`` and ``most`` bound how many, ``least`` before ``seconds``.
-    Raises InvalidValueError for no contenders or two of the same name.
+    The first ``least`` rounds have everyone, however long they take. After that all get the same
+    share of the time, so a slow contender sits out rounds, until ``seconds`` or ``most`` rounds are
+    over. Raises InvalidValueError for no contenders or two of the same name.
     """
     names = [c.name for c in contenders]
     if not names or len(set(names)) != len(names):
         raise InvalidValueError(f"contenders: expected different names, got {names}")
-    bursts, shares = {}, {}
-    for contender in contenders:
-        settle()
-        call = _probe(contender.call)
-        bursts[contender.name] = max(1, min(BURST_CALLS, round(BURST_SECONDS / call)))
-        turn = _turn_seconds(call, bursts[contender.name]) + settle()
-        shares[contender.name] = max(least, min(most, int(seconds / len(names) / turn)))
-    total = max(shares.values())
+    bursts = {c.name: _burst(c.call) for c in contenders}
     times: dict[str, dict[int, float]] = {name: {} for name in names}
-    pool = None
-    for index in range(total):
+    used = dict.fromkeys(names, 0.0)
+    previous = None
+    start = time.perf_counter()
+    for index in range(most):
+        if index >= least and time.perf_counter() - start >= seconds:
+            break
         for contender in contenders if index % 2 == 0 else reversed(contenders):
-            if not _takes_part(index, shares[contender.name], total):
+            name = contender.name
+            if index >= least and not _is_due(name, used, len(times[name])):
                 continue
-            if contender.pool != pool:
-                settle()
-            pool = contender.pool
-            times[contender.name][index] = _turn(contender.call, bursts[contender.name])
+            if previous is not None and previous.pool != contender.pool:
+                used[previous.name] += settle()
+            previous = contender
+            before = time.perf_counter()
+            times[name][index] = _turn(contender.call, bursts[name])
+            used[name] += time.perf_counter() - before
     return Rounds(times)
 
 
@@ -121,8 +121,10 @@ def settle() -> float:
     return time.perf_counter() - start
 
 
-def _takes_part(index: int, share: int, total: int) -> bool:
-    return (index + 1) * share // total > index * share // total
+def _is_due(name: str, used: Mapping[str, float], turns: int) -> bool:
+    """Whether a contender's next turn would not put it ahead of all others in time used."""
+    others = [seconds for other, seconds in used.items() if other != name]
+    return not others or used[name] - used[name] / turns <= max(others)
 
 
 def _turn(call: Callable[[], object], burst: int) -> float:
@@ -132,19 +134,14 @@ def _turn(call: Callable[[], object], burst: int) -> float:
     return statistics.median(_timed(call) for _ in range(burst))
 
 
-def _turn_seconds(call: float, burst: int) -> float:
-    return call if burst == 1 and call >= UNHURRIED_SECONDS else call * (burst + 1)
-
-
-def _probe(call: Callable[[], object]) -> float:
-    """Seconds a warm call takes, from as many calls as fit into 20 ms."""
+def _burst(call: Callable[[], object]) -> int:
+    """How many calls fit into a turn, from as many as fit into 20 ms."""
+    settle()
     best = _timed(call)
-    if best >= UNHURRIED_SECONDS:
-        return best
     end = time.perf_counter() + PROBE_SECONDS
-    while time.perf_counter() < end:
+    while best < UNHURRIED_SECONDS and time.perf_counter() < end:
         best = min(best, _timed(call))
-    return best
+    return max(1, min(BURST_CALLS, round(BURST_SECONDS / best)))
 
 
 def _timed(call: Callable[[], object]) -> float:

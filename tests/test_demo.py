@@ -1,0 +1,101 @@
+import io
+import math
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import tvm_attention
+from tvm_attention import demo, reference
+from tvm_attention.workload import AttentionWorkload
+
+TINY = {
+    "plain": AttentionWorkload(head_dim=8, query_heads=2, query_length=20, key_length=24),
+    "causal": AttentionWorkload(head_dim=8, causal=True, query_length=9, key_length=9),
+    "decode": AttentionWorkload(
+        head_dim=16, query_heads=4, kv_heads=2, query_length=1, key_length=33
+    ),
+}
+
+
+class _StandInKernel:
+    source = "default schedule: a stand-in"
+
+    def __init__(self, workload, error):
+        self.workload, self.error = workload, error
+
+    def __call__(self, query, key, value, out):
+        out[:] = reference.attention(query, key, value, causal=self.workload.causal)
+        out[0, 0, 0, 0] += self.error
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """Puts a stand-in of the library's calls in place that errs by the given amounts."""
+
+    def place(kernel_error=0.0, example_error=0.0):
+        def attention(query, key, value, is_causal=False, enable_gqa=False):
+            heads = [x.reshape((1,) * (4 - x.ndim) + x.shape) for x in (query, key, value)]
+            result = reference.attention(*heads, causal="top_left" if is_causal else None)
+            return result.reshape(*query.shape[:-1], -1).astype(np.float32) + example_error
+
+        monkeypatch.setattr(tvm_attention, "scaled_dot_product_attention", attention, raising=False)
+        monkeypatch.setattr(
+            tvm_attention, "load", lambda w: _StandInKernel(w, kernel_error), raising=False
+        )
+
+    return place
+
+
+def _run(workloads=None, seconds=0.02):
+    out = io.StringIO()
+    status = demo.run(Console(file=out, width=100), workloads or TINY, seconds)
+    return status, out.getvalue()
+
+
+def test_everything_right_is_status_zero_and_shown(stand_in):
+    stand_in()
+    status, text = _run()
+    assert status == 0
+    for expected in (
+        "weights 0.3302 and 0.6698, result 16.698",
+        "causal: default schedule: a stand-in",
+        "1x4/2x1x33x16",
+        "NumPy / ours",
+        "every check held",
+    ):
+        assert expected in text
+    assert "WRONG" not in text
+
+
+@pytest.mark.parametrize("error", [1e-4, math.nan])
+def test_a_wrong_kernel_is_status_one_and_named(stand_in, error):
+    stand_in(kernel_error=error)
+    status, text = _run({"decode": TINY["decode"]})
+    assert status == 1
+    assert "wrong: decode" in text
+    assert "WRONG" in text
+
+
+@pytest.mark.parametrize("error", [1e-4, math.nan])
+def test_a_wrong_worked_example_is_status_one(stand_in, error):
+    stand_in(example_error=error)
+    status, text = _run()
+    assert status == 1
+    assert "wrong: the worked example" in text
+
+
+def test_who_is_left_out_is_named_with_the_reason(stand_in, monkeypatch):
+    stand_in()
+    monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(demo.psutil, "virtual_memory", lambda: type("M", (), {"available": 100}))
+    status, text = _run({"plain": TINY["plain"]})
+    assert status == 0
+    assert "plain: without torch, not installed" in text
+    assert "plain: without NumPy, its scores would take 0.0 GiB" in text
+
+
+def test_the_demo_holds_with_the_library_itself():
+    status, text = _run()
+    assert status == 0, text
+    assert "stand-in" not in text

@@ -1,0 +1,172 @@
+"""The demo: what this machine is, which kernels it gets, that they are right, and how fast.
+
+Attention at the shapes of a few well-known models, every result checked against float64 and every
+time taken in turns with NumPy's and, where it is installed, torch's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+import tvm_attention
+from tvm_attention import accuracy, baselines, reference
+from tvm_attention.accuracy import Accuracy
+from tvm_attention.interleaved import Contender, Rounds, interleave
+from tvm_attention.suites import shape_text, suite
+from tvm_attention.target import detect_target
+from tvm_attention.threads import launcher
+from tvm_attention.workload import AttentionWorkload
+
+OURS, TORCH, NUMPY = "tvm_attention", "torch", "NumPy"
+SECONDS = 3.0  # of timing for each workload
+LEAST_ROUNDS = 3
+
+# The worked example: scores 1/sqrt(2) and 2/sqrt(2), so the first weight is 1/(1 + e^(1/sqrt(2))).
+EXAMPLE_QUERY = np.array([[1, 2]], np.float32)
+EXAMPLE_KEY = np.eye(2, dtype=np.float32)
+EXAMPLE_VALUE = np.array([[10], [20]], np.float32)
+EXAMPLE_WEIGHTS = (0.330238, 0.669762)
+EXAMPLE_RESULT = 16.69762
+
+Float32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One workload: the kernel's tuning record, its accuracy, the times, and who was left out."""
+
+    name: str
+    workload: AttentionWorkload
+    source: str
+    accuracy: Accuracy
+    rounds: Rounds
+    left_out: Mapping[str, str]
+
+
+def run(
+    console: Console | None = None,
+    workloads: Mapping[str, AttentionWorkload] | None = None,
+    seconds: float = SECONDS,
+) -> int:
+    """Runs the demo, by default on the demo suite; exit status 0 only if every check held."""
+    console = console or Console()
+    workloads = suite("demo") if workloads is None else workloads
+    if importlib.util.find_spec("torch"):
+        # First, so that everything runs on torch's thread pool, as it would in a torch program.
+        import torch  # noqa: F401
+    console.print(_hardware(), highlight=False)
+    example_holds = _worked_example(console)
+    outcomes = []
+    for name, workload in workloads.items():
+        with console.status(f"{name}: compiling, checking, timing"):
+            outcomes.append(measure(name, workload, seconds))
+        console.print(f"{name}: {outcomes[-1].source}", highlight=False, markup=False)
+    console.print(_table(outcomes))
+    wrong = [o.name for o in outcomes if not o.accuracy.holds]
+    for outcome in outcomes:
+        for name, reason in outcome.left_out.items():
+            console.print(f"{outcome.name}: without {name}, {reason}", highlight=False)
+    holds = example_holds and not wrong
+    failed = [*wrong] if example_holds else ["the worked example", *wrong]
+    verdict = "[green]every check held" if holds else f"[red]wrong: {', '.join(failed)}"
+    console.print(verdict, highlight=False)
+    return 0 if holds else 1
+
+
+def measure(name: str, workload: AttentionWorkload, seconds: float) -> Outcome:
+    """Checks our result on fresh random inputs, then times everyone on them."""
+    inputs = reference.random_inputs(workload, seed=0)
+    kernel = tvm_attention.load(workload)
+    out = np.full((*inputs[0].shape[:3], inputs[2].shape[3]), np.nan, np.float32)
+    kernel(*inputs, out=out)
+    found = accuracy.compare(out, *inputs, workload)
+    contenders, left_out = _contenders(workload, inputs)
+    rounds = interleave(contenders, seconds, least=LEAST_ROUNDS)
+    return Outcome(name, workload, str(kernel.source), found, rounds, left_out)
+
+
+def _contenders(
+    workload: AttentionWorkload, inputs: tuple[Float32, Float32, Float32]
+) -> tuple[list[Contender], dict[str, str]]:
+    attention = tvm_attention.scaled_dot_product_attention
+    causal, grouped = workload.causal is not None, workload.group > 1
+    contenders = [Contender(OURS, lambda: attention(*inputs, is_causal=causal, enable_gqa=grouped))]
+    left_out = {}
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        tensors = (torch.from_numpy(x) for x in inputs)
+        contenders.append(Contender(TORCH, baselines.torch_attention(workload, *tensors)))
+    else:
+        left_out[TORCH] = "not installed"
+    scores = 4 * workload.batch * workload.query_heads * workload.query_length * workload.key_length
+    if scores <= psutil.virtual_memory().available / 2:
+        call = baselines.numpy_attention(workload, *inputs)
+        contenders.append(Contender(NUMPY, call, pool="blas"))
+    else:
+        left_out[NUMPY] = f"its scores would take {scores / 2**30:.1f} GiB"
+    return contenders, left_out
+
+
+def _worked_example(console: Console) -> bool:
+    """Prints softmax(Q K^T / sqrt(2)) V of the worked example; whether it is what it should be."""
+    attention = tvm_attention.scaled_dot_product_attention
+    weights = np.asarray(attention(EXAMPLE_QUERY, EXAMPLE_KEY, np.eye(2, dtype=np.float32)))[0]
+    result = float(np.asarray(attention(EXAMPLE_QUERY, EXAMPLE_KEY, EXAMPLE_VALUE))[0, 0])
+    console.print(
+        f"Q=[[1, 2]], K=I, V=[[10], [20]]: weights {weights[0]:.4f} and {weights[1]:.4f}, "
+        f"result {result:.3f}",
+        highlight=False,
+        markup=False,
+    )
+    close = np.allclose(weights, EXAMPLE_WEIGHTS, rtol=0, atol=2e-6)
+    return bool(close) and abs(result - EXAMPLE_RESULT) <= 1e-5
+
+
+def _hardware() -> str:
+    target = detect_target()
+    sizes = (("L1d", target.l1d), ("L2", target.l2), ("L3", target.l3))
+    caches = ", ".join(f"{name} {size // 1024} KiB" for name, size in sizes if size)
+    pool = launcher()
+    return (
+        f"{target.model or target.micro_architecture}: {target.name} ({target.isa}), "
+        f"{target.cores} cores, {caches or 'caches unknown'}; "
+        f"{pool.max_threads()} threads on {pool.name}"
+    )
+
+
+def _table(outcomes: list[Outcome]) -> Table:
+    table = Table(
+        title="Attention, float32",
+        caption="others: their time over ours, median of rounds (interquartile range)",
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("workload", no_wrap=True)
+    for column in ("max error", "ours ms", f"{TORCH} / ours", f"{NUMPY} / ours"):
+        table.add_column(column, justify="right")
+    for outcome in outcomes:
+        found, rounds = outcome.accuracy, outcome.rounds
+        mark = "[green]ok" if found.holds else "[red]WRONG"
+        table.add_row(
+            f"{outcome.name}\n[dim]{shape_text(outcome.workload)}",
+            f"{found.max_error:.1e}\n{mark}",
+            f"{rounds.time(OURS).median * 1e3:.3g}",
+            *(_ratio(rounds, name) for name in (TORCH, NUMPY)),
+        )
+    return table
+
+
+def _ratio(rounds: Rounds, name: str) -> str:
+    if name not in rounds.seconds:
+        return "-"
+    quartiles = rounds.ratio(name, OURS)
+    return f"{quartiles.median:.2f}\n[dim]{quartiles.q1:.2f}-{quartiles.q3:.2f}"
