@@ -1,0 +1,70 @@
+"""The launch function: LLVM IR texts in this folder, compiled into the process by TVM itself."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from tvm_attention._tvm import load_tvm_libraries
+from tvm_attention.errors import KernelBuildError, UnsupportedError
+
+_PROCESSORS = {"x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+
+
+@dataclass(frozen=True, slots=True)
+class NativeLaunch:
+    """The compiled code: the address of the launch function (its C signature is in launch.ll);
+    ``select(parallel, max_threads, limit)``, which takes the addresses of GOMP_parallel (None: our
+    own pool) and omp_get_max_threads (None: there is no OpenMP) and the most threads to use (0,
+    with OpenMP only: no limit of our own); ``forget_workers()``, for a forked child."""
+
+    address: int
+    select: Callable[[int | None, int | None, int], None]
+    forget_workers: Callable[[], None]
+
+
+def compile_launch() -> NativeLaunch:
+    """Compiles the launch function, in some 30 ms. Its code stays until the process ends.
+
+    Raises UnsupportedError on another system than Linux on x86-64 or aarch64, KernelBuildError if
+    TVM cannot compile.
+    """
+    processor = _PROCESSORS.get(platform.machine())
+    if processor is None or not sys.platform.startswith("linux"):
+        raise UnsupportedError(
+            f"expected Linux on x86-64 or aarch64, got {platform.system()} on "
+            f"{platform.machine() or 'an unknown processor'}; kernels do not run here"
+        )
+    tvm_ffi = load_tvm_libraries()
+    try:
+        # An empty module of TVM's has the data layout, triple and target its JIT insists on.
+        empty = tvm_ffi.get_global_func("codegen.LLVMModuleCreate")('{"kind": "llvm"}', "launch")
+        header = tvm_ffi.get_global_func("ffi.ModuleInspectSource")(empty, "ll")
+        with tempfile.TemporaryDirectory(prefix="tvm_attention") as folder:
+            path = Path(folder, "launch.ll")
+            path.write_text(header + launch_source(processor))
+            module = tvm_ffi.load_module(str(path))
+        interface = module["interface"]()
+    except (RuntimeError, ValueError, OSError) as error:
+        raise KernelBuildError(
+            f"TVM could not compile the launch function of parallel loops: {error}; "
+            f"check that apache-tvm is installed whole (with libtvm_compiler.so)"
+        ) from error
+    # Sleeping workers and bound kernels refer to this code: it must never be unloaded.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
+    address, select, forget = (p or 0 for p in (ctypes.c_void_p * 3).from_address(interface))
+    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
+    return NativeLaunch(address, signature(select), ctypes.CFUNCTYPE(None)(forget))
+
+
+def launch_source(processor: str) -> str:
+    """The LLVM IR of the launch function for "x86_64" or "aarch64", less the module's header."""
+    folder = files("tvm_attention.threads")
+    parts = (processor, "system", "launch", "pool", "workers")
+    return "\n".join(folder.joinpath(f"{part}.ll").read_text() for part in parts)
