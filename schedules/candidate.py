@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from random import Random
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,20 @@ class DesignSpace:
             if value not in choices[name]:
                 return f"{name}={value} is not one of {choices[name]}"
         return self.rule(candidate)
+
+    def sample(self, rng: Random) -> Candidate | None:
+        """A random candidate, None when the draw is not legal."""
+        variant = rng.choice(sorted(self.variants))
+        drawn = {name: rng.choice(values) for name, values in self.variants[variant].items()}
+        candidate = Candidate.of(variant, drawn)
+        return candidate if self.rule(candidate) is None else None
+
+    def mutate(self, parent: Candidate, rng: Random) -> Candidate | None:
+        """The parent with one to three decisions drawn anew, None when that is not legal."""
+        choices = self.variants[parent.variant]
+        names = rng.sample(sorted(choices), k=min(len(choices), rng.choice((1, 1, 2, 3))))
+        child = parent.replace(**{name: rng.choice(choices[name]) for name in names})
+        return child if child != parent and self.rule(child) is None else None
 
     def candidates(self) -> Iterator[Candidate]:
         """Every legal candidate."""

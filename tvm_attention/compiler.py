@@ -44,12 +44,12 @@ def load_kernel(
     source = kernel_cache.read(key)
     if source is not None:
         try:
-            return _load(source)
+            return load_source(source)
         except Exception:  # a damaged file: build it again
             kernel_cache.remove(key)
     source = build_source(workload, target, candidate)
     kernel_cache.write(key, source)
-    return _load(source)
+    return load_source(source)
 
 
 def kernel_key(
@@ -104,7 +104,8 @@ def build_source(workload: AttentionWorkload, target: HardwareTarget, candidate:
     return source
 
 
-def _load(source: str) -> CompiledKernel:
+def load_source(source: str) -> CompiledKernel:
+    """A kernel from its LLVM IR, bound to this process's thread pool."""
     ffi = load_tvm_libraries()
     with kernel_cache.readable_file(source) as path:
         module = ffi.load_module(str(path))

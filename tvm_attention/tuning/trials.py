@@ -1,0 +1,157 @@
+"""What tuning's child processes do: build a candidate, check and time it, compare finalists.
+
+A candidate that crashes or hangs takes its child with it and nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tvm_attention import accuracy, compiler, reference
+from tvm_attention.arrays import NumPyArrays
+from tvm_attention.errors import TuningError
+from tvm_attention.interleaved import Contender, interleave
+from tvm_attention.kernel import Kernel, KernelSource
+from tvm_attention.operands import geometry
+from tvm_attention.schedules import Candidate
+from tvm_attention.target import HardwareTarget
+from tvm_attention.workload import AttentionWorkload, default_scale
+
+SAMPLE_SECONDS = 0.002  # calls timed together: short ones are below the clock's noise
+MEASURE_SECONDS = 0.2
+LEAST_SAMPLES = 5
+HOPELESS = 3.0  # times slower than the best so far: timed once
+CONFIRM_SECONDS = 1.0  # a finalist
+# Beyond the accuracy the library promises: random inputs come near that bound, faults go far past it.
+ERROR_LIMIT = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finalist:
+    """Seconds of a call (median), and its ratio to the default schedule's (median and quartiles)."""
+
+    seconds: float
+    ratio: float
+    low: float
+    high: float
+
+
+def warm_up() -> None:
+    """Import what every task needs, once a process."""
+    from tvm_attention._tvm import import_tvm
+
+    import_tvm()
+
+
+def build(workload: AttentionWorkload, target: HardwareTarget, candidate: Candidate) -> str:
+    """The LLVM IR of a candidate."""
+    return compiler.build_source(workload, target, candidate)
+
+
+def measure(
+    source: str, workload: AttentionWorkload, candidate: Candidate, threads: int, best: float
+) -> float:
+    """Seconds of a call, after its result was found right. Raises TuningError for a wrong one."""
+    call, out = _prepared(source, workload, candidate, threads)
+    _check(call, out, workload)
+    first = min(_timed(call, 1), _timed(call, 1))
+    if first > HOPELESS * best:
+        return first
+    calls = max(1, round(SAMPLE_SECONDS / first))
+    samples, end = [], time.perf_counter() + MEASURE_SECONDS
+    while len(samples) < LEAST_SAMPLES or time.perf_counter() < end:
+        samples.append(_timed(call, calls))
+    # Another process's burst makes samples slower, nothing makes them faster.
+    return float(np.percentile(samples, 25))
+
+
+def confirm(
+    sources: list[str],
+    workload: AttentionWorkload,
+    candidates: list[Candidate],
+    threads: int,
+) -> list[Finalist]:
+    """Time candidates against each other in turns, the first being the default schedule.
+
+    Each is checked on the workload and on lengths off every tile size. Raises TuningError naming a
+    candidate that is wrong anywhere.
+    """
+    calls = []
+    for source, candidate in zip(sources, candidates, strict=True):
+        for other in _neighbours(workload):
+            call, out = _prepared(source, other, candidate, threads)
+            _check(call, out, other)
+        call, out = _prepared(source, workload, candidate, threads)
+        _check(call, out, workload)
+        calls.append(call)
+    names = [str(n) for n in range(len(calls))]
+    contenders = [Contender(n, c) for n, c in zip(names, calls, strict=True)]
+    rounds = interleave(contenders, CONFIRM_SECONDS * len(calls), least=5)
+    results = []
+    for name in names:
+        ratio = rounds.ratio(name, "0")
+        results.append(Finalist(rounds.time(name).median, ratio.median, ratio.q1, ratio.q3))
+    return results
+
+
+def _neighbours(w: AttentionWorkload) -> list[AttentionWorkload]:
+    """Small workloads of the same kernel at awkward lengths."""
+    if w.length_class.startswith("decode"):
+        return [w.with_lengths(w.query_length, n) for n in (1, 17, 333)]
+    small = AttentionWorkload(
+        head_dim=w.head_dim, value_dim=w.value_dim, causal=w.causal, query_heads=2, kv_heads=1
+    )
+    return [small.with_lengths(*n) for n in ((9, 9), (67, 131), (130, 70), (33, 1100))]
+
+
+@lru_cache(maxsize=8)
+def _inputs(workload: AttentionWorkload) -> tuple[Any, Any, Any]:
+    return reference.random_inputs(workload, seed=None)
+
+
+def _prepared(
+    source: str, workload: AttentionWorkload, candidate: Candidate, threads: int
+) -> tuple[Callable[[], None], Any]:
+    """A call on this process's inputs, and the array it writes."""
+    kernel = _kernel(source, workload, candidate, threads)
+    kind, inputs = NumPyArrays(), _inputs(workload)
+    sizes = geometry(*(x.shape for x in inputs), enable_gqa=True)
+    out = np.empty(sizes.out_shape, np.float32)
+    arrays = (*inputs, out)
+    scale = default_scale(workload.head_dim)
+    call = kernel.prepare(sizes, tuple(kind.strides(x) for x in arrays), scale)
+    addresses = [kind.address(x) for x in arrays]
+    return lambda: call.run(*addresses), out
+
+
+@lru_cache(maxsize=8)
+def _compiled(source: str) -> compiler.CompiledKernel:
+    return compiler.load_source(source)
+
+
+def _kernel(
+    source: str, workload: AttentionWorkload, candidate: Candidate, threads: int
+) -> Kernel:
+    origin = KernelSource(candidate, None, "tuning", ())
+    return Kernel(workload, origin, _compiled(source), threads)
+
+
+def _check(call: Any, out: Any, workload: AttentionWorkload) -> None:
+    out.fill(np.nan)
+    call()
+    found = accuracy.compare(out, *_inputs(workload), workload)
+    if not found.max_error <= ERROR_LIMIT * found.allowed:
+        raise TuningError(f"wrong result: error {found.max_error:.1e}")
+
+
+def _timed(call: Any, calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - start) / calls

@@ -1,0 +1,74 @@
+"""Child processes for tuning: builders side by side, and one that measures while they rest."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
+from types import TracebackType
+from typing import Any
+
+from pebble import ProcessExpired, ProcessPool
+
+from tvm_attention.errors import AttentionError
+from tvm_attention.tuning import trials
+
+BUILD_TIMEOUT = 60.0  # seconds; an ordinary build takes one
+MEASURE_TIMEOUT = 60.0
+CONFIRM_TIMEOUT = 300.0
+
+Outcome = tuple[Any, str]
+"""(result, "") or (None, why there is none)."""
+
+
+class Workers:
+    """``build`` runs in ``builders`` processes, everything that is timed in one. Use as a context."""
+
+    def __init__(self, builders: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._builders = ProcessPool(builders, context=context, initializer=trials.warm_up)
+        self._runner = ProcessPool(1, context=context, initializer=trials.warm_up)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for pool in (self._builders, self._runner):
+            pool.stop()
+            pool.join()
+
+    def build(self, arguments: Sequence[tuple[Any, ...]]) -> list[Outcome]:
+        """``trials.build`` of each argument tuple, side by side."""
+        futures = [
+            self._builders.schedule(trials.build, a, timeout=BUILD_TIMEOUT) for a in arguments
+        ]
+        return [_outcome(f) for f in futures]
+
+    def measure(self, *arguments: Any) -> Outcome:
+        """``trials.measure``."""
+        return self._timed(trials.measure, arguments, MEASURE_TIMEOUT)
+
+    def confirm(self, *arguments: Any) -> Outcome:
+        """``trials.confirm``."""
+        return self._timed(trials.confirm, arguments, CONFIRM_TIMEOUT)
+
+    def _timed(self, task: Callable[..., Any], arguments: tuple[Any, ...], limit: float) -> Outcome:
+        return _outcome(self._runner.schedule(task, arguments, timeout=limit))
+
+
+def _outcome(future: Any) -> Outcome:
+    try:
+        return future.result(), ""
+    except FutureTimeout:
+        return None, "timed out"
+    except ProcessExpired as expired:
+        return None, f"crashed (exit code {expired.exitcode})"
+    except AttentionError as error:
+        return None, str(error).split(":")[0]
+    except Exception as error:
+        return None, type(error).__name__
