@@ -4,9 +4,11 @@ import math
 import numpy as np
 import pytest
 from rich.console import Console
+from tvm_attention.schedules import Candidate
 
 import tvm_attention
 from tvm_attention import demo, reference
+from tvm_attention.kernel import KernelSource
 from tvm_attention.workload import AttentionWorkload
 
 TINY = {
@@ -19,7 +21,9 @@ TINY = {
 
 
 class _StandInKernel:
-    source = "default schedule: a stand-in"
+    source = KernelSource(
+        Candidate.of("row_block", {}), None, "default", ("default schedule: taken: a stand-in",)
+    )
 
     def __init__(self, workload, error):
         self.workload, self.error = workload, error
@@ -59,7 +63,7 @@ def test_everything_right_is_status_zero_and_shown(stand_in):
     assert status == 0
     for expected in (
         "weights 0.3302 and 0.6698, result 16.698",
-        "causal: default schedule: a stand-in",
+        "causal: row_block, default schedule: taken: a stand-in",
         "1x4/2x1x33x16",
         "NumPy / ours",
         "every check held",

@@ -20,6 +20,7 @@ import tvm_attention
 from tvm_attention import accuracy, baselines, reference
 from tvm_attention.accuracy import Accuracy
 from tvm_attention.interleaved import Contender, Rounds, interleave
+from tvm_attention.kernel import KernelSource
 from tvm_attention.suites import shape_text, suite
 from tvm_attention.target import detect_target
 from tvm_attention.threads import launcher
@@ -41,11 +42,11 @@ Float32 = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One workload: the kernel's tuning record, its accuracy, the times, and who was left out."""
+    """One workload: which kernel it got and why, its accuracy, the times, and who was left out."""
 
     name: str
     workload: AttentionWorkload
-    source: str
+    kernel: str
     accuracy: Accuracy
     rounds: Rounds
     left_out: Mapping[str, str]
@@ -68,7 +69,8 @@ def run(
     for name, workload in workloads.items():
         with console.status(f"{name}: compiling, checking, timing"):
             outcomes.append(measure(name, workload, seconds))
-        console.print(f"{name}: {outcomes[-1].source}", highlight=False, markup=False)
+        console.print(f"{name}: {outcomes[-1].kernel}", highlight=False, markup=False)
+    console.print("`tvm-attention explain` shows every record considered.", highlight=False)
     console.print(_table(outcomes))
     wrong = [o.name for o in outcomes if not o.accuracy.holds]
     for outcome in outcomes:
@@ -90,7 +92,13 @@ def measure(name: str, workload: AttentionWorkload, seconds: float) -> Outcome:
     found = accuracy.compare(out, *inputs, workload)
     contenders, left_out = _contenders(workload, inputs)
     rounds = interleave(contenders, seconds, least=LEAST_ROUNDS)
-    return Outcome(name, workload, str(kernel.source), found, rounds, left_out)
+    return Outcome(name, workload, _kernel_text(kernel.source), found, rounds, left_out)
+
+
+def _kernel_text(source: KernelSource) -> str:
+    """The variant, and the line that says which tuning record was taken and why."""
+    taken = next((reason for reason in source.reasons if "taken" in reason), source.kind)
+    return f"{source.candidate.variant}, {taken}"
 
 
 def _contenders(
