@@ -1,0 +1,86 @@
+"""Which records of several are worth keeping, and whether they still build."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tvm_attention.database.lines import format_record
+from tvm_attention.database.record import TuningRecord
+from tvm_attention.errors import InvalidValueError
+
+NOT_FASTER = "not faster than the default schedule"
+EXPRESSION_CHANGED = "expression changed"
+
+
+def merge_records(*groups: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
+    """The record with the least ratio of tuned to default seconds for each key (target, machine,
+    workload, threads, expression, measured or modelled). Ties with the default are left out."""
+    best: dict[tuple[object, ...], TuningRecord] = {}
+    for group in groups:
+        for record in group:
+            rival = best.setdefault(record.key, record)
+            if _order(record) < _order(rival):
+                best[record.key] = record
+    return tuple(sorted((r for r in best.values() if r.ratio < 1), key=format_record))
+
+
+def prune_records(
+    records: Iterable[TuningRecord], expression: str | None = None
+) -> tuple[list[TuningRecord], list[tuple[TuningRecord, str]]]:
+    """The records worth keeping, and the others with the reason each was dropped.
+
+    ``expression`` is the digest of the expression as it is now; None does not compare it. A
+    modelled record goes once its case is measured, since a measured one always outranks it.
+    """
+    everything = list(records)
+    serving = [r for r in everything if _useless(r, expression) is None]
+    kept = merge_records(serving)
+    measured = {r.key[:-1] for r in kept if r.measured}
+    kept_lines = {format_record(r) for r in kept if r.measured or r.key[:-1] not in measured}
+    left: list[TuningRecord] = []
+    dropped: list[tuple[TuningRecord, str]] = []
+    for record in everything:
+        line = format_record(record)
+        if line in kept_lines:
+            kept_lines.remove(line)
+            left.append(record)
+            continue
+        beaten = "modelled, and its case is measured"
+        if record.measured or record.key[:-1] not in measured:
+            beaten = "beaten by another record of the same case, or its copy"
+        dropped.append((record, _useless(record, expression) or beaten))
+    return left, dropped
+
+
+def verify(
+    records: Iterable[TuningRecord],
+    build: Callable[[TuningRecord], None],
+    expression: str | None = None,
+) -> list[tuple[TuningRecord, Exception | None]]:
+    """Build each record and say what went wrong, or None.
+
+    ``build`` compiles a record and raises if it cannot. With ``expression``, the digest of the
+    expression as it is now, a record of another one fails without being built.
+    """
+    results: list[tuple[TuningRecord, Exception | None]] = []
+    for record in records:
+        error: Exception | None = None
+        if expression not in (None, record.expression):
+            error = InvalidValueError(f"{EXPRESSION_CHANGED}; tune {record} again")
+        else:
+            try:
+                build(record)
+            except Exception as caught:
+                error = caught
+        results.append((record, error))
+    return results
+
+
+def _useless(record: TuningRecord, expression: str | None) -> str | None:
+    if expression not in (None, record.expression):
+        return EXPRESSION_CHANGED
+    return None if record.ratio < 1 else NOT_FASTER
+
+
+def _order(record: TuningRecord) -> tuple[float, str]:
+    return record.ratio, format_record(record)

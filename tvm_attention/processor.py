@@ -1,0 +1,140 @@
+"""What the operating system says about the processor: features, micro-architecture, caches, cores.
+
+Features come from flags, never from a processor's name or model number: virtual machines report
+names that promise more than the flags hold, and model numbers that belong to other processors.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import archspec.cpu
+import psutil
+
+from tvm_attention.errors import UnsupportedError
+from tvm_attention.isa import ARM_CORES, MACHINES, llvm_features
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """One processor as its operating system describes it.
+
+    ``kind`` is "x86" or "arm", ``micro_architecture`` archspec's name (a generic one, "x86_64_v3"
+    or "aarch64", where no more is known), ``features`` LLVM names, ``model`` a readable name or "".
+    """
+
+    kind: str
+    micro_architecture: str
+    features: frozenset[str]
+    model: str
+
+
+def read_processor(machine: str, cpuinfo: str, device_model: str = "") -> Processor:
+    """From platform.machine(), the text of /proc/cpuinfo and an ARM board's device tree model.
+
+    Features are those all processors in the text share. Where they differ in kind (big.LITTLE), the
+    commonest gives the name. Raises UnsupportedError for another machine than x86-64 or aarch64.
+    """
+    kind = kind_of(machine)
+    blocks = [_fields(block) for block in cpuinfo.replace("\r", "").split("\n\n")]
+    listed = "flags" if kind == "x86" else "Features"
+    cores = [block for block in blocks if listed in block]
+    flags = frozenset[str]()
+    if cores:
+        flags = frozenset.intersection(*(frozenset(core[listed].split()) for core in cores))
+    commonest = _commonest(cores)
+    if kind == "x86":
+        micro = _x86_micro_architecture(commonest.get("vendor_id", ""), flags)
+        model = commonest.get("model name", "")
+    else:
+        micro = _arm_micro_architecture(commonest)
+        model = device_model or commonest.get("model name", "")
+    return Processor(kind, micro, llvm_features(kind, flags), _readable(model))
+
+
+def local_processor(sysfs: Path = Path("/sys"), cpuinfo: Path = Path("/proc/cpuinfo")) -> Processor:
+    """The processor this program runs on. Where there is no /proc/cpuinfo, archspec asks the
+    operating system. Raises UnsupportedError for another machine than x86-64 or aarch64."""
+    text = _read(cpuinfo)
+    if text:
+        board = _read(sysfs / "firmware/devicetree/base/model")
+        return read_processor(platform.machine(), text, board)
+    host = archspec.cpu.host()
+    kind = kind_of(host.family.name)
+    features = llvm_features(kind, host.features)
+    return Processor(kind, host.name, features, _readable(archspec.cpu.brand_string() or ""))
+
+
+def kind_of(machine: str) -> str:
+    """ "x86" or "arm" for what platform.machine() says."""
+    for kind, names in MACHINES.items():
+        if machine.lower() in names:
+            return kind
+    raise UnsupportedError(f"processor: expected x86_64 or aarch64, got {machine!r}")
+
+
+def usable_cpus() -> frozenset[int]:
+    """Numbers of the logical processors this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(psutil.cpu_count() or 1))
+
+
+def _x86_micro_architecture(vendor: str, flags: frozenset[str]) -> str:
+    """The newest of the vendor's micro-architectures whose every flag is there and that descends
+    from the best generic level: archspec.cpu.host()'s rule, on flags from anywhere."""
+    flags = flags | {"sse3"} if flags & {"pni", "ssse3"} else flags
+    known = [
+        m
+        for m in archspec.cpu.TARGETS.values()
+        if m.family.name == "x86_64" and m.vendor in (vendor, "generic") and m.features <= flags
+    ]
+    if not known:
+        return "x86_64"
+    order = {m.name: (len(m.ancestors), len(m.features)) for m in known}
+    generic = max((m for m in known if m.vendor == "generic"), key=lambda m: order[m.name])
+    best = max((m for m in known if m >= generic), key=lambda m: order[m.name])
+    return str(best.name)
+
+
+def _arm_micro_architecture(core: Mapping[str, str]) -> str:
+    implementer, part = core.get("CPU implementer", "").lower(), core.get("CPU part", "").lower()
+    if implementer == "0x41" and part in ARM_CORES:
+        return ARM_CORES[part][0]
+    vendors = {"0x41": "ARM", "0x43": "Cavium", "0x46": "Fujitsu", "0x4e": "Nvidia"}
+    vendors |= {"0x61": "Apple", "0xc0": "Ampere"}
+    for m in archspec.cpu.TARGETS.values():
+        if m.cpu_part == part and m.vendor == vendors.get(implementer) and m.family == "aarch64":
+            return str(m.name)
+    return "aarch64"
+
+
+def _commonest(cores: list[dict[str, str]]) -> Mapping[str, str]:
+    """The fields of the commonest sort of core; of the last, the bigger, if two are as common."""
+    sorts = [(c.get("CPU implementer"), c.get("CPU part"), c.get("model name")) for c in cores]
+    if not sorts:
+        return {}
+    count = Counter(sorts)
+    return cores[max(range(len(cores)), key=lambda i: (count[sorts[i]], i))]
+
+
+def _fields(block: str) -> dict[str, str]:
+    pairs = (line.partition(":") for line in block.splitlines())
+    return {name.strip(): value.strip() for name, colon, value in pairs if colon}
+
+
+def _readable(text: str) -> str:
+    printable = "".join(c if c.isprintable() else " " for c in text)
+    return " ".join(printable.split())[:128]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip("\0\n")
+    except OSError:
+        return ""

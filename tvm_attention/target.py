@@ -1,0 +1,229 @@
+"""The hardware a kernel is compiled for: detection, instruction-set levels, the LLVM target."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypedDict
+
+import archspec.cpu
+
+from tvm_attention import environment, processor
+from tvm_attention.caches import Cores, read_cores
+from tvm_attention.errors import InvalidValueError, UnsupportedError
+from tvm_attention.isa import (
+    ARM_CORES,
+    FEATURE_NAMES,
+    LEVELS,
+    MACHINES,
+    features_of,
+    llvm_features,
+    llvm_name,
+    unknown_target,
+)
+
+__all__ = [
+    "LEVELS",
+    "HardwareFacts",
+    "HardwareTarget",
+    "cut_down",
+    "detect_target",
+    "features_of",
+    "host_target",
+    "levels_below",
+    "named_target",
+]
+
+_FAMILIES = {"x86_64": "x86", "aarch64": "arm"}
+
+
+class HardwareFacts(TypedDict):
+    """What a tuning record keeps of the machine it was measured on; sizes in bytes, 0 unknown."""
+
+    kind: str
+    isa: str
+    micro_architecture: str
+    model: str
+    cores: int
+    l1d: int
+    l2: int
+    l3: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareTarget:
+    """A processor to compile for.
+
+    name: the most specific name known: a micro-architecture ("icelake") or a level ("x86-64-v4").
+    kind: "x86" or "arm", the key of the schedules registry.
+    isa: instruction-set level, one of ``LEVELS[kind]``.
+    features: LLVM feature names that the processor really has, beyond the x86-64 baseline.
+    cores: cores this process may use.
+    l1d, l2, l3: cache bytes, per core, per core and shared; 0 where unknown.
+    model: the processor's readable name, "" where unknown.
+    micro_architecture: archspec's name of the processor; a generic one ("x86_64_v3") where unknown.
+    """
+
+    name: str
+    kind: str
+    isa: str
+    features: frozenset[str]
+    cores: int = 1
+    l1d: int = 0
+    l2: int = 0
+    l3: int = 0
+    model: str = ""
+    micro_architecture: str
+
+    def llvm(self) -> dict[str, str | int | list[str]]:
+        """The argument of tvm.target.Target.
+
+        A level is its own LLVM name. A micro-architecture is followed by every feature the code
+        generator acts on, as "+name" or "-name": LLVM's name alone would imply features that
+        virtual machines hide.
+        """
+        target: dict[str, str | int | list[str]] = {"kind": "llvm", "num-cores": self.cores}
+        if platform.machine().lower() not in MACHINES[self.kind]:
+            machine = MACHINES[self.kind][0]
+            target["mtriple"] = f"{machine}-linux-gnu"
+        if self.name in LEVELS["x86"]:
+            return target | {"mcpu": self.name}
+        known = set(FEATURE_NAMES[self.kind].values())
+        # Removals come last: adding a feature also adds what LLVM says it implies.
+        features = [f"+{f}" for f in sorted(self.features)]
+        features += [f"-{f}" for f in sorted(known - self.features)]
+        return target | {"mcpu": llvm_name(self.name), "mattr": features}
+
+    def facts(self) -> HardwareFacts:
+        """What a tuning record keeps of this machine."""
+        return HardwareFacts(
+            kind=self.kind,
+            isa=self.isa,
+            micro_architecture=self.micro_architecture,
+            model=self.model,
+            cores=self.cores,
+            l1d=self.l1d,
+            l2=self.l2,
+            l3=self.l3,
+        )
+
+    @property
+    def is_generic(self) -> bool:
+        """Whether no more than the instruction-set level is known of the processor."""
+        return self.micro_architecture.replace("_", "-") in ("x86-64", *LEVELS["x86"], "aarch64")
+
+
+def detect_target(override: str | None = None) -> HardwareTarget:
+    """The processor this program runs on, cut down to ``override`` or TVM_ATTENTION_TARGET.
+
+    Raises InvalidValueError for a name that is unknown or that this processor cannot run, and
+    UnsupportedError for a processor below x86-64-v2 and aarch64.
+    """
+    host = _local_target(processor.usable_cpus())
+    name = override or environment.target_name()
+    return host if name is None else cut_down(host, name)
+
+
+def named_target(name: str, cores: int = 1) -> HardwareTarget:
+    """A target by name, to build for without running: a level ("x86-64-v3", "aarch64") or a
+    micro-architecture ("icelake", "zen4", "cortex-a72"). Its caches and model are unknown.
+
+    Raises InvalidValueError for an unknown name.
+    """
+    asked = name.strip().lower().replace("_", "-")
+    for kind, levels in LEVELS.items():
+        if asked in levels:
+            return HardwareTarget(
+                name=asked,
+                kind=kind,
+                isa=asked,
+                features=features_of(asked),
+                cores=cores,
+                micro_architecture=asked.replace("-", "_"),
+            )
+    archspec_name = asked.replace("-", "_")
+    arm = next((flags for core, flags in ARM_CORES.values() if core == archspec_name), None)
+    if arm is not None:
+        return _named(archspec_name, "arm", "aarch64", llvm_features("arm", arm.split()), cores)
+    known = _micro_architectures().get(archspec_name)
+    if known is None:
+        raise InvalidValueError(unknown_target(name))
+    kind = _FAMILIES[known.family.name]
+    isa = known.generic.name.replace("_", "-") if kind == "x86" else "aarch64"
+    if isa not in LEVELS[kind]:
+        raise InvalidValueError(f"target {name!r}: expected x86-64-v2 or newer, got {isa}")
+    return _named(archspec_name, kind, isa, llvm_features(kind, known.features), cores)
+
+
+def cut_down(host: HardwareTarget, name: str) -> HardwareTarget:
+    """The named target on the host's cores and caches, as if the host had only its features.
+
+    Raises InvalidValueError for an unknown name and for one that needs features the host lacks.
+    """
+    named = named_target(name)
+    if named.name == host.name:
+        return host
+    missing = sorted(named.features - host.features)
+    if named.kind != host.kind or missing:
+        lacks = f"lacks {', '.join(missing)}" if named.kind == host.kind else f"is {host.kind}"
+        raise InvalidValueError(
+            f"target {named.name}: this machine ({host.name}) {lacks}; choose a target it can run, "
+            f"such as {host.isa}, or unset {environment.TARGET}"
+        )
+    micro = host.micro_architecture if named.is_generic else named.micro_architecture
+    return replace(
+        host, name=named.name, isa=named.isa, features=named.features, micro_architecture=micro
+    )
+
+
+def levels_below(target: HardwareTarget) -> tuple[str, ...]:
+    """The instruction-set levels below the target's own, nearest first; it runs code for each."""
+    levels = LEVELS[target.kind]
+    return levels[: levels.index(target.isa)][::-1]
+
+
+def host_target(found: processor.Processor, cores: Cores) -> HardwareTarget:
+    """The target a processor with these cores is.
+
+    Raises UnsupportedError for one below the lowest level, with the features it lacks.
+    """
+    levels = [level for level in LEVELS[found.kind] if features_of(level) <= found.features]
+    if not levels:
+        lowest = LEVELS[found.kind][0]
+        lacks = ", ".join(sorted(features_of(lowest) - found.features))
+        raise UnsupportedError(
+            f"processor: expected {lowest} or newer, got one without {lacks}; name a target by "
+            f"named_target() to build for another machine"
+        )
+    isa = levels[-1]
+    target = HardwareTarget(
+        name=found.micro_architecture,
+        kind=found.kind,
+        isa=isa,
+        features=found.features,
+        cores=cores.count,
+        l1d=cores.l1d,
+        l2=cores.l2,
+        l3=cores.l3,
+        model=found.model,
+        micro_architecture=found.micro_architecture,
+    )
+    return replace(target, name=isa) if target.is_generic else target
+
+
+@lru_cache(maxsize=4)  # the few affinities a process goes through
+def _local_target(cpus: frozenset[int]) -> HardwareTarget:
+    return host_target(processor.local_processor(), read_cores(cpus))
+
+
+def _named(name: str, kind: str, isa: str, features: frozenset[str], cores: int) -> HardwareTarget:
+    return HardwareTarget(
+        name=name, kind=kind, isa=isa, features=features, cores=cores, micro_architecture=name
+    )
+
+
+def _micro_architectures() -> dict[str, Any]:
+    """archspec's micro-architectures of the kinds served, by name; the generic ones left out."""
+    known = archspec.cpu.TARGETS.values()
+    return {m.name: m for m in known if m.family.name in _FAMILIES and m.vendor != "generic"}
