@@ -72,7 +72,8 @@ def lower(func: tirx.PrimFunc, causal: bool) -> LoweredKernel:
     prologue, size = _place_in_workspace(shared, workspace)
     main = _pointer_function(blocks, [*prologue, *rest], workspace, symbols)
     total = tirx.PrimFunc([symbols[n] for n in SCALARS], tirx.Return(size), tvm.ir.PrimType("int64"))
-    return LoweredKernel(main, total.with_attr("global_symbol", "workspace"))
+    total = total.with_attrs({"global_symbol": "workspace", "tirx.noalias": True})
+    return LoweredKernel(main, total)
 
 
 def _take_allocations(stmt: Any, taken: list[Any]) -> Any:
@@ -132,7 +133,10 @@ class _Narrowing:
 
     def rewrite(self, stmt: Any, scope: _Scope) -> Any:
         if isinstance(stmt, tirx.SeqStmt):
-            return tirx.SeqStmt([self.rewrite(s, scope) for s in stmt.seq])
+            rewritten = [self.rewrite(s, scope) for s in stmt.seq]
+            return tirx.SeqStmt([x for s in rewritten for x in _statements(s)])
+        if isinstance(stmt, tirx.AllocBuffer) and stmt.buffer.scope() == "local":
+            return _on_stack(stmt.buffer)
         if not isinstance(stmt, tirx.For):
             return stmt
         notes = dict(stmt.annotations)
@@ -177,6 +181,20 @@ class _Narrowing:
         vectors = ceil_div(ceil_div(self.keys, lanes), self.splits)
         left = ceil_div(self.keys, lanes) - index * vectors
         return _Scope(split_vectors=tirx.max(tirx.min(vectors, left), 0))
+
+
+def _on_stack(buffer: Any) -> Any:
+    """A register tile's accumulators as stack memory, which LLVM turns into registers.
+
+    TVM would take 1024 bytes and more from the heap, at every tile, and no register would hold them.
+    """
+    size = 4
+    for extent in buffer.shape:
+        size *= int(extent)
+    handle = tirx.Var(f"{buffer.name}_stack", _POINTER)
+    memory = tirx.call_intrin("handle", "tirx.tvm_stack_alloca", "shape", -(-size // 8))
+    bind = tirx.Bind(handle, tirx.reinterpret(_POINTER, memory))
+    return tirx.SeqStmt([bind, tirx.DeclBuffer(buffer, data=handle)])
 
 
 def _distribute(stmt: Any, symbols: Symbols, causal: bool) -> Any:

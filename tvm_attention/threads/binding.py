@@ -24,4 +24,6 @@ def bind_function() -> PrimFunc:
     address = tirx.Var("address", "int64")
     store = tirx.Evaluate(tirx.call_extern("int32", "set_parallel_launch", address))
     body = tirx.AttrStmt(ir.StringImm("import"), "pragma_import_llvm", ir.StringImm(source), store)
-    return tirx.PrimFunc([address], body).with_attr("global_symbol", BIND_FUNCTION)
+    return tirx.PrimFunc([address], body).with_attrs(
+        {"global_symbol": BIND_FUNCTION, "tirx.noalias": True}
+    )
