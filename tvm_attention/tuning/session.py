@@ -234,10 +234,11 @@ class _Session:
 
     def _seeds(self) -> list[Candidate]:
         """Candidates of the nearest records, of any target and head dimension."""
-        logs = [*available_logs(), *([read_log(self.log)] if self.log.exists() else [])]
+        known = [record for log in available_logs() for record in log.records]
+        known += read_log(self.log) if self.log.exists() else ()
         near: dict[Candidate, float] = {}
         w = self.workload
-        for record in (r for log in logs for r in log.records):
+        for record in known:
             other = record.workload
             if (record.length_class, bool(other.causal)) != (w.length_class, bool(w.causal)):
                 continue
