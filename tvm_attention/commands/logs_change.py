@@ -1,0 +1,78 @@
+"""``tvm-attention logs merge | prune``: changing logs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tvm_attention import environment
+from tvm_attention.commands.arguments import FAILED, OK, canonical_target
+from tvm_attention.commands.output import console, say
+from tvm_attention.database import TuningRecord, merge_into_log, prune_log, read_log, user_log_path
+from tvm_attention.digest import EXPRESSION_DIGEST
+from tvm_attention.errors import InvalidValueError, TuningLogError
+
+
+def run_merge(options: argparse.Namespace) -> int:
+    """Merges logs into one, which holds records of one target."""
+    target = canonical_target(options.target)
+    records = [r for path in options.sources for r in read_log(path)]
+    records = [r for r in records if target in (None, r.target)]
+    present = read_log(options.into) if options.into.exists() else ()
+    only = _only_target(records, present, options.into)
+    merged = merge_into_log(options.into, records)
+    new = sum(record not in present for record in merged)
+    say(console(), f"{options.into}: {len(merged)} records of {only}, {new} of them new")
+    return OK
+
+
+def _only_target(
+    records: Sequence[TuningRecord], present: Sequence[TuningRecord], into: Path
+) -> str:
+    """The one target of a log, for a reader refuses a log of another target than its folder's."""
+    if not records:
+        raise InvalidValueError("no record to merge; `logs list --log FILE` shows those of a file")
+    targets = {r.target for r in (*records, *present)}
+    if into.absolute().parent.parent == environment.log_directory():
+        targets.add(into.absolute().parent.name)
+    if len(targets) > 1:
+        raise InvalidValueError(
+            f"expected records of one target for {into}, got {', '.join(sorted(targets))}; choose "
+            f"one by --target and a log of that target by --into"
+        )
+    return targets.pop()
+
+
+def run_prune(options: argparse.Namespace) -> int:
+    """Prunes logs; a damaged one is left as it is and makes the exit status 1."""
+    out, status = console(), OK
+    paths = _paths(options.log, canonical_target(options.target))
+    if not paths:
+        say(out, "no logs")
+    for path in paths:
+        try:
+            dropped = prune_log(path, EXPRESSION_DIGEST)
+        except TuningLogError as error:
+            print(f"tvm-attention logs prune: {error}", file=sys.stderr)
+            status = FAILED
+            continue
+        say(out, f"{path}: {len(dropped)} records dropped")
+        for record, reason in dropped:
+            say(out, f"  {record}: {reason}")
+    return status
+
+
+def existing(path: Path) -> Path:
+    """The path. Raises InvalidValueError if it is no file."""
+    if not path.is_file():
+        raise InvalidValueError(f"--log: expected a file that exists, got {path}")
+    return path
+
+
+def _paths(log: Path | None, target: str | None) -> list[Path]:
+    if log is not None:
+        return [existing(log)]
+    folders = [user_log_path(target).parent] if target else environment.log_directory().glob("*")
+    return sorted(path for folder in folders for path in folder.glob("*.jsonl"))

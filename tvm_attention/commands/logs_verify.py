@@ -1,0 +1,155 @@
+"""Verifying tuning records: each is replayed and compiled to machine code, and never run.
+
+Builds run in child processes, so that a compiler that crashes costs one record.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterable
+from concurrent.futures import TimeoutError
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pebble import ProcessExpired, ProcessPool
+from rich.console import Console
+from rich.progress import Progress
+
+from tvm_attention.commands.arguments import error_text, whole_number
+from tvm_attention.commands.output import console, say
+from tvm_attention.database import TuningLog, TuningRecord, verify
+from tvm_attention.digest import EXPRESSION_DIGEST
+from tvm_attention.errors import InvalidValueError, KernelBuildError
+from tvm_attention.schedules import Candidate, schedules_for
+from tvm_attention.target import HardwareTarget, features_of, named_target
+
+JOBS = whole_number(1, 1024)
+BUILD_SECONDS = 300.0  # an ordinary build takes one
+
+Build = Callable[[TuningRecord], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Every record with what is wrong with it, or None, and the reasons why logs were refused."""
+
+    results: tuple[tuple[TuningRecord, str | None], ...]
+    refused: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether there are records and all hold."""
+        return bool(self.results) and not self.refused and not self._wrong()
+
+    def to_dict(self) -> dict[str, object]:
+        """The same as plain data."""
+        records = [{"record": r.to_dict(), "error": error} for r, error in self.results]
+        return {"ok": self.holds, "refused": list(self.refused), "records": records}
+
+    def show(self, out: Console) -> None:
+        """Prints a line for each record and one for all."""
+        for record, error in self.results:
+            line = f"ok    {record}" if error is None else f"FAIL  {record}: {error}"
+            say(out, line, style="" if error is None else "red")
+        for reason in self.refused:
+            say(out, f"FAIL  {reason}", style="red")
+        held = len(self.results) - self._wrong()
+        say(out, f"{held} of {len(self.results)} records hold" if self.results else "no records")
+
+    def _wrong(self) -> int:
+        return sum(error is not None for _, error in self.results)
+
+
+def verify_logs(logs: Iterable[TuningLog], jobs: int | None = None) -> Report:
+    """Builds every record of some logs, ``jobs`` at a time (default: as many as cores)."""
+    logs = list(logs)
+    records = [record for log in logs for record in log.records]
+    refused = tuple(log.refusal for log in logs if log.refusal is not None)
+    return Report(build_all(records, build_record, jobs), refused)
+
+
+def build_all(
+    records: list[TuningRecord], build: Build, jobs: int | None = None
+) -> tuple[tuple[TuningRecord, str | None], ...]:
+    """Calls ``build``, a function of a module, on each record in child processes."""
+    workers = min(jobs or len(os.sched_getaffinity(0)), len(records)) or 1
+    # Spawned: a fork would copy the state of threads that it does not copy.
+    context = multiprocessing.get_context("spawn")
+    pool: Any = ProcessPool(workers, context=context, initializer=_leave_interrupts)
+    try:
+        current = [r for r in records if r.expression == EXPRESSION_DIGEST]
+        futures = {id(r): pool.schedule(build, (r,), timeout=BUILD_SECONDS) for r in current}
+        out = console(stderr=True)
+        with Progress(console=out, transient=True, disable=not out.is_terminal) as progress:
+            bar = progress.add_task("building", total=len(current))
+
+            def wait(record: TuningRecord) -> None:
+                try:
+                    _result(futures[id(record)])
+                finally:
+                    progress.advance(bar)
+
+            results = verify(records, wait, EXPRESSION_DIGEST)
+    finally:
+        pool.stop()
+        pool.join()
+    return tuple((r, None if error is None else error_text(error)) for r, error in results)
+
+
+def build_record(record: TuningRecord) -> None:
+    """Replays a record and compiles it to machine code for its target, here.
+
+    Raises InvalidValueError if the design space does not allow it, KernelBuildError if it does not
+    build, UnsupportedError for a kind of target without schedules.
+    """
+    from tvm_attention.compiler import build_module
+
+    target = recorded_target(record)
+    schedules = schedules_for(target)
+    space = schedules.design_space(record.workload, schedules.machine_parameters(target))
+    candidate = Candidate.of(record.variant, record.decisions)
+    refusal = space.refusal(candidate)
+    if refusal is not None:
+        raise InvalidValueError(f"the design space does not allow it: {refusal}")
+    module = build_module(record.workload, target, candidate)
+    try:
+        module.mod.inspect_source("asm")  # TVM generates machine code only when it is asked for
+    except Exception as error:
+        raise KernelBuildError(f"no machine code for {target.name}: {error}") from error
+
+
+def recorded_target(record: TuningRecord) -> HardwareTarget:
+    """The target of a record with the caches and the level of the machine it was tuned on.
+
+    Raises InvalidValueError for a name or level that is not known.
+    """
+    named, there = named_target(record.target), record.hardware
+    features = named.features if there["isa"] == named.isa else features_of(there["isa"])
+    return replace(
+        named,
+        isa=there["isa"],
+        features=features,
+        cores=there["cores"],
+        l1d=there["l1d"],
+        l2=there["l2"],
+        l3=there["l3"],
+        model=there["model"],
+    )
+
+
+def _result(build: Any) -> None:
+    try:
+        build.result()
+    except ProcessExpired as expired:
+        raise KernelBuildError(
+            f"the process that built it died (exit code {expired.exitcode})"
+        ) from None
+    except TimeoutError:
+        raise KernelBuildError(f"not built after {BUILD_SECONDS:g} s") from None
+
+
+def _leave_interrupts() -> None:
+    """Ctrl-C is for the parent, which then stops its children."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,124 @@
+"""``tvm-attention tune``: search for faster schedules and record them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tvm_attention import environment
+from tvm_attention.commands.arguments import (
+    INTERRUPTED,
+    OK,
+    Commands,
+    add_command,
+    add_target,
+    add_workloads,
+    chosen_workloads,
+    command_line,
+    minutes,
+    whole_number,
+)
+from tvm_attention.commands.output import console, say, seconds_text
+from tvm_attention.commands.tune_progress import view
+from tvm_attention.suites import shape_text
+from tvm_attention.tuning import TuningOutcome, TuningResult, tune
+from tvm_attention.workload import AttentionWorkload
+
+_SUMMARY = "search for faster schedules on this machine and record those that beat the default"
+
+
+def add(commands: Commands) -> None:
+    """The parser of ``tune``."""
+    parser = add_command(commands, "tune", _SUMMARY, run)
+    add_workloads(parser)
+    add_target(parser, "limit code to a target this machine can run")
+    parser.add_argument(
+        "--trials",
+        type=whole_number(1, 10**6),
+        default=64,
+        metavar="N",
+        help="candidates to measure a workload, at most; default 64",
+    )
+    parser.add_argument(
+        "--minutes", type=minutes, metavar="M", help="time for all workloads together"
+    )
+    parser.add_argument(
+        "--log", type=Path, metavar="FILE", help="write here instead of your log folder"
+    )
+    parser.add_argument(
+        "--threads",
+        type=whole_number(1, environment.MAX_THREADS),
+        metavar="N",
+        help="threads of the measurements; default all cores",
+    )
+    parser.add_argument(
+        "--seed", type=whole_number(0, 2**31 - 1), default=0, metavar="N", help="of the search"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Tunes; the exit status is 130 if interrupted, and the same command then goes on."""
+    names = {workload: name for name, workload in chosen_workloads(options).items()}
+    out = console()
+    try:
+        with view(out, names) as show:
+            result = tune(
+                list(names),
+                options.target,
+                trials=options.trials,
+                minutes=options.minutes,
+                log=options.log,
+                num_threads=options.threads,
+                seed=options.seed,
+                progress=show,
+            )
+    except KeyboardInterrupt:
+        _say_how_to_resume(options.arguments)
+        return INTERRUPTED
+    print_result(out, result, names)
+    if result.interrupted:
+        _say_how_to_resume(options.arguments)
+        return INTERRUPTED
+    return OK
+
+
+def print_result(
+    out: Console, result: TuningResult, names: Mapping[AttentionWorkload, str]
+) -> None:
+    """The outcome of each workload, where the records are, and what was not reached."""
+    if result.outcomes:
+        table = Table("workload", "default", "tuned", "kept", "reason", "best variant", "trials")
+        for outcome in result.outcomes:
+            table.add_row(*map(Text, _cells(outcome, names[outcome.workload])))
+        out.print(table)
+    if result.records:
+        say(out, f"{len(result.records)} records written to {result.log}")
+    else:
+        say(out, "no records written")
+    left = len(names) - len(result.outcomes)
+    if left and not result.interrupted:
+        say(out, f"{left} workloads not reached in the time given; the same command goes on")
+
+
+def _cells(outcome: TuningOutcome, name: str) -> Sequence[str]:
+    shape = shape_text(outcome.workload)
+    return (
+        name if name == shape else f"{name}\n{shape}",
+        seconds_text(outcome.default),
+        seconds_text(outcome.tuned),
+        "yes" if outcome.kept else "no",
+        outcome.reason,
+        "-" if outcome.best is None else outcome.best.variant,
+        str(outcome.trials),
+    )
+
+
+def _say_how_to_resume(arguments: Sequence[str]) -> None:
+    again = command_line(arguments)
+    print(f"interrupted; what was measured is kept, to go on: {again}", file=sys.stderr)
