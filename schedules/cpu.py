@@ -40,9 +40,7 @@ def build(
     return _BUILDERS[candidate.variant](problem, workload, machine, candidate)
 
 
-def _build_row_block(
-    p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate
-) -> Any:
+def _build_row_block(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:
     tiles = RowBlockTiles(
         c["query_block"], c["score_rows"], c["value_rows"], bool(c["queries_along_lanes"])
     )

@@ -15,7 +15,9 @@ def vectorise_last(sch: Schedule, block: Any, lanes: int, unroll: bool = False) 
         sch.unroll(outer)
 
 
-def vector_reduction(sch: Schedule, name: str, vectors: int, lanes: int, notes: dict[str, int]) -> None:
+def vector_reduction(
+    sch: Schedule, name: str, vectors: int, lanes: int, notes: dict[str, int]
+) -> None:
     """Schedule a (..., column, key) reduction with the columns along the lanes, keys outside them."""
     block = sch.get_sblock(name)
     column, key = sch.get_loops(block)[-2:]

@@ -77,7 +77,9 @@ def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -
 def _default_split_kv(w: AttentionWorkload, machine: MachineParameters, rows: int) -> Candidate:
     assert w.value_dim is not None
     room = machine.registers - 1
-    vectors = next(v for v in (8, 4, 2, 1) if w.value_dim % (v * min(machine.lanes, 16)) == 0 or v == 1)
+    vectors = next(
+        v for v in (8, 4, 2, 1) if w.value_dim % (v * min(machine.lanes, 16)) == 0 or v == 1
+    )
     while vectors > 1 and (min(rows, 4) + 1) * vectors > room:
         vectors //= 2
     keys = 4 if 5 * rows < room else 2 if 3 * rows < room else 1

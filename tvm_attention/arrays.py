@@ -63,7 +63,9 @@ class NumPyArrays:
         return np.array(array, order="C")
 
     def empty(self, shape: Shape, like: Any) -> Any:
-        return np.empty_like(like, subok=False) if shape == like.shape else np.empty(shape, like.dtype)
+        return (
+            np.empty_like(like, subok=False) if shape == like.shape else np.empty(shape, like.dtype)
+        )
 
 
 class TorchTensors:

@@ -52,9 +52,7 @@ def load_kernel(
     return load_source(source)
 
 
-def kernel_key(
-    workload: AttentionWorkload, target: HardwareTarget, candidate: Candidate
-) -> str:
+def kernel_key(workload: AttentionWorkload, target: HardwareTarget, candidate: Candidate) -> str:
     """Digest of all that the machine code depends on."""
     parts = {
         "format": _FORMAT,
@@ -72,9 +70,7 @@ def kernel_key(
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def build_module(
-    workload: AttentionWorkload, target: HardwareTarget, candidate: Candidate
-) -> Any:
+def build_module(workload: AttentionWorkload, target: HardwareTarget, candidate: Candidate) -> Any:
     """Compile a candidate in this process: TVM's runtime module, not yet bound to a thread pool."""
     tvm = import_tvm()
     from tvm_attention.lowering import lower

@@ -150,7 +150,12 @@ def _signature(query: Any, key: Any, value: Any, options: tuple[Any, ...]) -> tu
 def _fast_torch_call(prepared: PreparedCall, out_shape: Shape, like: Any) -> FastCall:
     torch = sys.modules["torch"]
     empty, empty_like, is_grad_enabled = torch.empty, torch.empty_like, torch.is_grad_enabled
-    same_shape, run, threads, pool = tuple(like.shape) == out_shape, prepared.run, prepared.threads, launcher()
+    same_shape, run, threads, pool = (
+        tuple(like.shape) == out_shape,
+        prepared.run,
+        prepared.threads,
+        launcher(),
+    )
     fixed_threads = environment.num_threads() is not None
 
     def call(query: Any, key: Any, value: Any) -> Any:
@@ -168,7 +173,12 @@ def _fast_torch_call(prepared: PreparedCall, out_shape: Shape, like: Any) -> Fas
 
 
 def _fast_numpy_call(prepared: PreparedCall, out_shape: Shape, like: Any) -> FastCall:
-    same_shape, run, threads, pool = like.shape == out_shape, prepared.run, prepared.threads, launcher()
+    same_shape, run, threads, pool = (
+        like.shape == out_shape,
+        prepared.run,
+        prepared.threads,
+        launcher(),
+    )
     fixed_threads = environment.num_threads() is not None
 
     def call(query: Any, key: Any, value: Any) -> Any:

@@ -24,7 +24,8 @@ from tvm_attention.workload import AttentionWorkload
 from tvm_attention.workspace import workspace
 
 _SPLIT_KEYS = 128  # fewer keys than this are not worth a split of their own
-_SPLIT_SCORES = 1 << 16  # scores of a split that stay in cache together with their weights
+_SPLIT_SCORES = 1 << 13  # scores of a split at most: they stay in L1 together with their weights
+_SPLIT_MOST_KEYS = 1 << 11  # keys of a split at most: K and V of a split meet in L2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class KernelSource:
 
     @property
     def kind(self) -> str:
-        """"tuned" or "default"."""
+        """ "tuned" or "default"."""
         return "default" if self.record is None else "tuned"
 
     def __str__(self) -> str:
@@ -104,9 +105,7 @@ class Kernel:
         if sizes.key_length == 0:
             out[...] = 0.0  # a row that may attend to nothing
             return
-        dense = [
-            x if is_dense(kind.shape(x), kind.strides(x)) else kind.dense(x) for x in inputs
-        ]
+        dense = [x if is_dense(kind.shape(x), kind.strides(x)) else kind.dense(x) for x in inputs]
         strides = tuple(kind.strides(x) for x in (*dense, out))
         call = self.prepare(sizes, strides, scale)
         call.run(*(kind.address(x) for x in (*dense, out)))
@@ -157,7 +156,8 @@ class Kernel:
         tasks = sizes.batch * sizes.kv_heads
         rows = int(self.workload.length_class.removeprefix("decode-r"))
         most = max(1, sizes.key_length // _SPLIT_KEYS)
-        least = min(most, -(-sizes.key_length * rows // _SPLIT_SCORES))
+        keys = min(_SPLIT_MOST_KEYS, _SPLIT_SCORES // rows)
+        least = min(most, -(-sizes.key_length // keys))
         for splits in range(least, min(most, least + threads) + 1):
             if tasks * splits % threads == 0 or tasks * splits >= 8 * threads:
                 return splits

@@ -71,7 +71,9 @@ def lower(func: tirx.PrimFunc, causal: bool) -> LoweredKernel:
     workspace = tirx.Var("workspace_address", "int64")
     prologue, size = _place_in_workspace(shared, workspace)
     main = _pointer_function(blocks, [*prologue, *rest], workspace, symbols)
-    total = tirx.PrimFunc([symbols[n] for n in SCALARS], tirx.Return(size), tvm.ir.PrimType("int64"))
+    total = tirx.PrimFunc(
+        [symbols[n] for n in SCALARS], tirx.Return(size), tvm.ir.PrimType("int64")
+    )
     total = total.with_attrs({"global_symbol": "workspace", "tirx.noalias": True})
     return LoweredKernel(main, total)
 
@@ -274,7 +276,9 @@ def _pointer_function(
     """Take addresses instead of tensors: a call then costs no tensor conversion and no views."""
     buffers = dict(zip(TENSORS, (symbols[n] for n in (*TENSORS[:3], "O")), strict=True))
     out_strides = [tirx.Var(f"out_{axis}_stride", "int64") for axis in STRIDES]
-    strided = tirx.decl_buffer((tirx.const(FLAT_SIZE, "int64"),), "float32", name="out", layout=None)
+    strided = tirx.decl_buffer(
+        (tirx.const(FLAT_SIZE, "int64"),), "float32", name="out", layout=None
+    )
     stmts = [_store_strided(s, buffers["out"], strided, out_strides) for s in stmts]
     buffers["out"] = strided
     addresses, prologue = [], []

@@ -105,9 +105,7 @@ def _compiled(
     return _machine_code[key]
 
 
-def explain(
-    workload: AttentionWorkload, target: str | HardwareTarget | None = None
-) -> Explanation:
+def explain(workload: AttentionWorkload, target: str | HardwareTarget | None = None) -> Explanation:
     """What :func:`load` would take for a workload, and why; builds nothing."""
     hardware = _target(target)
     return Explanation(workload, hardware, select(workload, hardware))

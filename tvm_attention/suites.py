@@ -95,6 +95,52 @@ _CORE: Suite = {
     "decode-8192-gqa4": _decode(8192, 8),
 }
 
+# What the shipped logs are tuned for: the length classes at the head dimensions of real models, those
+# that most models have first.
+_SHIPPING: Suite = {
+    "d64-short": _workload(1, 12, 128, 128, 64),
+    "d64-medium": _workload(1, 12, 512, 512, 64),
+    "d64-medium-causal": _workload(1, 12, 1024, 1024, 64, causal=True),
+    "d64-long": _workload(1, 8, 4096, 4096, 64),
+    "d64-decode-r1": _workload(1, 32, 1, 2048, 64),
+    "d128-decode-r1": _decode(2048, 32),
+    "d128-decode-r4": _decode(2048, 8),
+    "d128-short": _workload(1, 16, 128, 128, 128),
+    "d128-medium": _workload(1, 16, 512, 512, 128),
+    "d128-medium-causal": _workload(1, 16, 512, 512, 128, causal=True),
+    "d128-long": _workload(1, 8, 2048, 2048, 128),
+    "d128-long-causal": _workload(1, 8, 2048, 2048, 128, causal=True),
+    "d64-short-197": _workload(1, 12, 197, 197, 64),
+    "d64-medium-1024": _workload(1, 8, 1024, 1024, 64),
+    "d64-long-causal": _workload(1, 8, 2048, 2048, 64, causal=True),
+    "d64-short-causal": _workload(1, 12, 128, 128, 64, causal=True),
+    "d128-short-causal": _workload(1, 16, 128, 128, 128, causal=True),
+    "d40-short-77": _workload(1, 8, 4096, 77, 40),
+    "d40-long": _workload(1, 8, 4096, 4096, 40),
+    "d40-medium": _workload(2, 8, 1024, 1024, 40),
+    "d80-medium": _workload(1, 16, 257, 257, 80),
+    "d96-medium-causal": _workload(1, 32, 512, 512, 96, causal=True),
+    "d256-medium-causal": _workload(1, 16, 512, 512, 256, causal=True),
+    "d128-decode-r8": _workload(1, (64, 8), 1, 2048, 128),
+    "d128-decode-r2": _workload(1, (32, 16), 1, 2048, 128),
+    "d64-decode-r4": _workload(1, (32, 8), 1, 2048, 64),
+    "d64-decode-r8": _workload(1, (64, 8), 1, 2048, 64),
+    "d32-short": _workload(1, 12, 128, 128, 32),
+    "d32-medium": _workload(1, 12, 512, 512, 32),
+    "d80-long": _workload(1, 8, 2048, 2048, 80),
+    "d80-long-causal": _workload(1, 8, 2048, 2048, 80, causal=True),
+    "d80-decode-r1": _workload(1, 32, 1, 2048, 80),
+    "d96-short": _workload(1, 16, 128, 128, 96),
+    "d96-long-causal": _workload(1, 8, 2048, 2048, 96, causal=True),
+    "d96-decode-r1": _workload(1, 32, 1, 2048, 96),
+    "d256-long-causal": _workload(1, 4, 2048, 2048, 256, causal=True),
+    "d256-decode-r1": _workload(1, 16, 1, 2048, 256),
+    "d256-decode-r2": _workload(1, (16, 8), 1, 2048, 256),
+}
+
 SUITES: Mapping[str, Suite] = MappingProxyType(
-    {"demo": MappingProxyType(_DEMO), "core": MappingProxyType(_CORE)}
+    {
+        name: MappingProxyType(s)
+        for name, s in (("demo", _DEMO), ("core", _CORE), ("shipping", _SHIPPING))
+    }
 )

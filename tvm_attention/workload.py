@@ -60,7 +60,9 @@ class AttentionWorkload:
         for name in ("batch", "query_heads", "kv_heads", "query_length", "key_length"):
             _require_int(name, getattr(self, name), 1, 2**31 - 1)
         if self.dtype not in DTYPES:
-            raise UnsupportedError(f"dtype: expected one of {', '.join(DTYPES)}, got {self.dtype!r}")
+            raise UnsupportedError(
+                f"dtype: expected one of {', '.join(DTYPES)}, got {self.dtype!r}"
+            )
         if self.causal is not None and self.causal not in CAUSAL_KINDS:
             raise InvalidValueError(
                 f"causal: expected None, {' or '.join(map(repr, CAUSAL_KINDS))}, got {self.causal!r}"
@@ -80,7 +82,7 @@ class AttentionWorkload:
 
     @property
     def length_class(self) -> str:
-        """"decode-r1", "decode-r2", "decode-r4" or "decode-r8" when at most 8 query rows share a
+        """ "decode-r1", "decode-r2", "decode-r4" or "decode-r8" when at most 8 query rows share a
         key-value head, else "short" (<= 256 keys), "medium" (<= 1024) or "long"."""
         rows = self.group * self.query_length
         for limit in DECODE_ROWS:

@@ -144,9 +144,7 @@ def blocks_and_merge(p: Problem, tiles: KeyBlockTiles) -> tirx.PrimFunc:
 
     def part(b: Any, h: Any, qb: Any, kb: Any, x: Any, i: Any) -> Any:
         ends = tirx.if_then_else(x < columns + 1, L[b, h, qb, kb, i], M[b, h, qb, kb, i])
-        return tirx.if_then_else(
-            x < columns, OT[b, h, qb, kb, tirx.min(x, columns - 1), i], ends
-        )
+        return tirx.if_then_else(x < columns, OT[b, h, qb, kb, tirx.min(x, columns - 1), i], ends)
 
     PART = te.compute((*blocks.outer, blocks.count, columns + 2, block), part, name="PART")
     k1, k2 = (te.reduce_axis((0, blocks.count), f"k{n}") for n in (1, 2))
@@ -162,9 +160,7 @@ def blocks_and_merge(p: Problem, tiles: KeyBlockTiles) -> tirx.PrimFunc:
     )
     OS = te.compute(
         (*blocks.outer, columns + 1, block),
-        lambda b, h, qb, x, i: te.sum(
-            PART[b, h, qb, k2, x, i] * W[b, h, qb, k2, i], axis=k2
-        ),
+        lambda b, h, qb, x, i: te.sum(PART[b, h, qb, k2, x, i] * W[b, h, qb, k2, i], axis=k2),
         name="OS",
     )
 

@@ -25,7 +25,9 @@ TENSORS = ("query", "key", "value", "out")
 STRIDES = ("batch", "head", "row")
 
 MASKED = -3.4028234663852886e38  # finite: the difference of two masked scores must not be NaN
-FLAT_SIZE = 1 << 62  # a flat operand's extent: bounds are checked on the Python side, from the shapes
+FLAT_SIZE = (
+    1 << 62
+)  # a flat operand's extent: bounds are checked on the Python side, from the shapes
 
 
 def float32(value: float) -> Any:

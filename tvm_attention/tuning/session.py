@@ -200,7 +200,11 @@ class _Session:
         reason = f"{1 / winner.ratio:.2f} times the default schedule's speed"
         kept = winner.ratio < TIE
         outcome = self._outcome(
-            candidates[best], winner.seconds, base.seconds, kept, reason if kept else f"tie: {reason}"
+            candidates[best],
+            winner.seconds,
+            base.seconds,
+            kept,
+            reason if kept else f"tie: {reason}",
         )
         return outcome, self._record(candidates[best], base, winner) if kept else None
 

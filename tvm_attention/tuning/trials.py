@@ -135,9 +135,7 @@ def _compiled(source: str) -> compiler.CompiledKernel:
     return compiler.load_source(source)
 
 
-def _kernel(
-    source: str, workload: AttentionWorkload, candidate: Candidate, threads: int
-) -> Kernel:
+def _kernel(source: str, workload: AttentionWorkload, candidate: Candidate, threads: int) -> Kernel:
     origin = KernelSource(candidate, None, "tuning", ())
     return Kernel(workload, origin, _compiled(source), threads)
 

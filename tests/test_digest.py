@@ -1,0 +1,52 @@
+"""The expression digest names exactly the code that candidates lower to."""
+
+import hashlib
+
+from tvm_attention.digest import EXPRESSION_DIGEST
+from tvm_attention.lowering import lower
+from tvm_attention.schedules import Candidate, MachineParameters, x86
+from tvm_attention.workload import AttentionWorkload
+
+MACHINE = MachineParameters(8, 16, False, 32 << 10, 1 << 20)
+KEY_BLOCKS = {
+    "query_block": 32, "key_block": 96, "score_rows": 4, "score_vectors": 2, "value_rows": 4,
+    "value_vectors": 2, "value_columns_outer": 1, "pack_value": 1,
+}  # fmt: skip
+ROW_BLOCK = {
+    "query_block": 32, "score_rows": 4, "score_vectors": 2, "value_rows": 4, "value_vectors": 2,
+    "value_columns_outer": 0, "queries_along_lanes": 0,
+}  # fmt: skip
+PREFILL = [
+    Candidate.of("row_block", ROW_BLOCK),
+    Candidate.of("row_block", {**ROW_BLOCK, "queries_along_lanes": 1}),
+    Candidate.of("blocks_and_merge", KEY_BLOCKS),
+    Candidate.of("streaming", {**KEY_BLOCKS, "pack_value": 0}),
+]
+DECODE = [Candidate.of("split_kv", {"score_keys": 2, "value_rows": 2, "value_vectors": 2})]
+
+
+def lowered_text() -> str:
+    """Every variant's kernel as TVM script, plain and causal."""
+    texts = []
+    for causal in (None, "top_left"):
+        prefill = AttentionWorkload(head_dim=64, causal=causal)
+        decode = AttentionWorkload(head_dim=64, causal=causal, query_length=1, kv_heads=4)
+        for workload, candidates in ((prefill, PREFILL), (decode, DECODE)):
+            space = x86.design_space(workload, MACHINE)
+            for candidate in candidates:
+                assert space.refusal(candidate) is None
+                func = x86.build(workload, MACHINE, candidate).mod["main"]
+                texts.append(lower(func, bool(causal)).main.script())
+    return "\n".join(texts)
+
+
+def test_digest_is_that_of_the_lowered_kernels() -> None:
+    found = hashlib.sha256(lowered_text().encode()).hexdigest()[:16]
+    assert found == EXPRESSION_DIGEST, (
+        f"the kernels that candidates lower to have changed: set EXPRESSION_DIGEST to {found!r} "
+        f"and tune the shipped logs again"
+    )
+
+
+def test_digest_is_repeatable() -> None:
+    assert lowered_text() == lowered_text()
