@@ -77,7 +77,7 @@ def _refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -> str | 
         lanes = dividing_lanes(w.value_dim, m.lanes)
         if (w.value_dim // lanes) % c["value_vectors"]:
             return f"value_vectors={c['value_vectors']} does not divide the value vectors"
-        if not _fits(c["score_keys"], rows, m, 1):
+        if not _fits(rows, c["score_keys"], m, 1):
             return "the score tile does not fit into the registers"
         return None if _fits(c["value_rows"], c["value_vectors"], m, 1) else "value tile too large"
     return _prefill_refusal(w, m, c)
@@ -91,7 +91,8 @@ def _prefill_refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -
         vectors = c[f"{name}_vectors"]
         if width % (vectors * m.lanes):
             return f"{name}_vectors={vectors} does not divide {width} columns"
-        if not _fits(c[f"{name}_rows"], vectors, m, min(m.registers // 4, 8)):
+        least = 1 if name == "value" and w.value_dim < 8 else min(m.registers // 4, 8)
+        if not _fits(c[f"{name}_rows"], vectors, m, least):
             return f"the {name} tile does not fit into {m.registers} registers"
     if along_queries and c["value_rows"] > w.value_dim > 1:
         return f"value_rows={c['value_rows']} exceeds the value dimension"

@@ -20,9 +20,10 @@ MACHINES = {
     "x86-64-v4": MachineParameters(16, 32, True, _L1, _L2),
 }
 
-# Register tiles (rows, vectors) by number of vector registers: the most accumulators that leave room for
-# a step's vectors and, where an FMA cannot broadcast from memory, the scalar.
-_TILES = {16: (6, 2), 32: (8, 2)}
+# Register tiles by number of vector registers: rows and vectors of the most accumulators that leave room
+# for a step's vectors (and, where an FMA cannot broadcast from memory, the scalar); queries of a block,
+# which both divide; keys of a block.
+_TILES = {16: (6, 2, 48, 192), 32: (8, 2, 32, 256)}
 
 
 def machine_parameters(target: HardwareTarget) -> MachineParameters:
@@ -52,16 +53,16 @@ def build(
 def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -> Candidate:
     """What runs where no record fits: tiles that measured well by hand, sized by the machine.
 
-    Row-block while a query block's scores and weights fit into half of L2, blocks-and-merge beyond.
+    Row-block up to about a thousand keys, blocks-and-merge beyond; value columns along the lanes where
+    they fill whole vectors, which saves transposing the result.
     """
     assert workload.value_dim is not None
     rows = decode_rows(workload)
     if rows is not None and split_kv_serves(workload, machine):
         return _default_split_kv(workload, machine, rows)
-    tile_rows, vectors = _TILES[machine.registers]
-    strip = vectors * machine.lanes
+    tile_rows, vectors, queries, keys = _TILES[machine.registers]
     decisions = {
-        "query_block": strip * max(1, 32 // strip),
+        "query_block": queries,
         "score_rows": tile_rows,
         "score_vectors": vectors,
         "value_rows": min(tile_rows, workload.value_dim),
@@ -69,9 +70,11 @@ def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -
         "value_columns_outer": 1,
     }
     if workload.length_class == "long":
-        keys = 192 if tile_rows == 6 else 256
         return Candidate.of("blocks_and_merge", decisions | {"key_block": keys, "pack_value": 1})
-    return Candidate.of("row_block", decisions | {"queries_along_lanes": 1})
+    if workload.value_dim % (vectors * machine.lanes):
+        return Candidate.of("row_block", decisions | {"queries_along_lanes": 1})
+    along_values = {"queries_along_lanes": 0, "value_rows": tile_rows, "value_columns_outer": 0}
+    return Candidate.of("row_block", decisions | along_values)
 
 
 def _default_split_kv(w: AttentionWorkload, machine: MachineParameters, rows: int) -> Candidate:
