@@ -43,10 +43,11 @@ class NumPyArrays:
         return tuple(array.shape)
 
     def strides(self, array: Any) -> Shape:
-        size = array.itemsize
+        size: int = array.itemsize
         if any(s % size for s in array.strides):
             return (0,) * array.ndim  # fields of a record, say: no stride in elements; copied
-        return tuple(s // size for s in array.strides)
+        strides: Shape = tuple(s // size for s in array.strides)
+        return strides
 
     def dtype(self, array: Any) -> str:
         return str(array.dtype)  # ">f4" for a foreign byte order, which no kernel reads

@@ -102,7 +102,7 @@ def _checked(
     kind = kind_of(query)
     inputs = (query, key, value)
     check_arrays(kind, *inputs)
-    sizes = geometry(*(kind.shape(x) for x in inputs), enable_gqa=enable_gqa)
+    sizes = geometry(kind.shape(query), kind.shape(key), kind.shape(value), enable_gqa=enable_gqa)
     factor = check_scale(scale, sizes.head_dim)
     out = kind.empty(sizes.out_shape, query)
     if not sizes.empty and sizes.key_length == 0:

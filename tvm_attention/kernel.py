@@ -81,8 +81,7 @@ class Kernel:
         """
         kind = kind_of(query)
         check_arrays(kind, query, key, value)
-        shapes = kind.shape(query), kind.shape(key), kind.shape(value)
-        sizes = geometry(*shapes, enable_gqa=True)
+        sizes = geometry(kind.shape(query), kind.shape(key), kind.shape(value), enable_gqa=True)
         self._check_dims(sizes)
         factor = check_scale(scale, sizes.head_dim)
         result = kind.empty(sizes.out_shape, query) if out is None else out

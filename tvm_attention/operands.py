@@ -37,7 +37,7 @@ class Geometry:
         return 0 in (self.batch, self.query_heads, self.query_length, self.value_dim)
 
 
-def geometry(query: Shape, key: Shape, value: Shape, enable_gqa: bool) -> Geometry:
+def geometry(query: Shape, key: Shape, value: Shape, *, enable_gqa: bool) -> Geometry:
     """Extents from three shapes (..., rows, dim), each of the same number of axes, 2 to 4.
 
     Raises InvalidValueError naming the shapes that do not fit.

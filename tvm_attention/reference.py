@@ -44,6 +44,8 @@ def random_inputs(
     """Fresh unit-normal query, key and value for a workload."""
     rng = np.random.default_rng(seed)
     w = workload
+    assert w.kv_heads is not None
+    assert w.value_dim is not None
     shapes = (
         (w.batch, w.query_heads, w.query_length, w.head_dim),
         (w.batch, w.kv_heads, w.key_length, w.head_dim),

@@ -107,7 +107,8 @@ class AttentionWorkload:
     @property
     def kv_bytes(self) -> int:
         """Bytes of the key and value tensors."""
-        assert self.value_dim is not None and self.kv_heads is not None
+        assert self.value_dim is not None
+        assert self.kv_heads is not None
         return 4 * self.batch * self.kv_heads * self.key_length * (self.head_dim + self.value_dim)
 
     def to_dict(self) -> dict[str, object]:

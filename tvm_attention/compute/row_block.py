@@ -7,6 +7,7 @@ scores rounds up. Best while a block's scores fit into L2 (about a thousand keys
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tvm import te, tirx
 
@@ -52,13 +53,13 @@ def row_block(problem: Problem, tiles: RowBlockTiles) -> tirx.PrimFunc:
         name="ST",
     )
 
-    def score(b, h, qb, j, i):  # type: ignore[no-untyped-def]
+    def score(b: Any, h: Any, qb: Any, j: Any, i: Any) -> Any:
         s = ST[b, h, qb, tirx.floordiv(j, rows), tirx.floormod(j, rows), i]
         if not p.causal:
             return s
         return tirx.Select(p.visible(qb * block + i, j), s, float32(MASKED))
 
-    def weight(b, h, qb, j, i):  # type: ignore[no-untyped-def]
+    def weight(b: Any, h: Any, qb: Any, j: Any, i: Any) -> Any:
         w = exp2(score(b, h, qb, j, i) - M[b, h, qb, i])
         if not p.causal:
             return w
@@ -95,7 +96,7 @@ def row_block(problem: Problem, tiles: RowBlockTiles) -> tirx.PrimFunc:
             name="OT",
         )
 
-    def result(b, h, i, c):  # type: ignore[no-untyped-def]
+    def result(b: Any, h: Any, i: Any, c: Any) -> Any:
         qb, ii = tirx.floordiv(i, block), tirx.floormod(i, block)
         o = OT[b, h, qb, c, ii] if tiles.queries_along_lanes else OT[b, h, qb, ii, c]
         return p.normalise(i, o, L[b, h, qb, ii])

@@ -64,7 +64,8 @@ def measure(
     if first > HOPELESS * best:
         return first
     calls = max(1, round(SAMPLE_SECONDS / first))
-    samples, end = [], time.perf_counter() + MEASURE_SECONDS
+    samples: list[float] = []
+    end = time.perf_counter() + MEASURE_SECONDS
     while len(samples) < LEAST_SAMPLES or time.perf_counter() < end:
         samples.append(_timed(call, calls))
     # Another process's burst makes samples slower, nothing makes them faster.
@@ -121,7 +122,8 @@ def _prepared(
     """A call on this process's inputs, and the array it writes."""
     kernel = _kernel(source, workload, candidate, threads)
     kind, inputs = NumPyArrays(), _inputs(workload)
-    sizes = geometry(*(x.shape for x in inputs), enable_gqa=True)
+    query, key, value = (x.shape for x in inputs)
+    sizes = geometry(query, key, value, enable_gqa=True)
     out = np.empty(sizes.out_shape, np.float32)
     arrays = (*inputs, out)
     scale = default_scale(workload.head_dim)

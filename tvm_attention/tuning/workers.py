@@ -39,7 +39,7 @@ class Workers:
         trace: TracebackType | None,
     ) -> None:
         for pool in (self._builders, self._runner):
-            pool.stop()
+            pool.stop()  # type: ignore[no-untyped-call]
             pool.join()
 
     def build(self, arguments: Sequence[tuple[Any, ...]]) -> list[Outcome]:
