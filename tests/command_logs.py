@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from tuning_records import record
-from tvm_attention.schedules import schedules_for
 
 from tvm_attention.database import TuningRecord, user_log_path, write_log
 from tvm_attention.digest import EXPRESSION_DIGEST
+from tvm_attention.schedules import schedules_for
 from tvm_attention.target import HardwareTarget, named_target
 from tvm_attention.workload import AttentionWorkload
 

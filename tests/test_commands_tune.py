@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from command_logs import legal_record
 from rich.console import Console
-from tvm_attention.schedules import Candidate
 
 from tvm_attention.__main__ import main
 from tvm_attention.commands import tune as command
 from tvm_attention.commands.tune_progress import LivePicture, PlainLines, view
+from tvm_attention.schedules import Candidate
 from tvm_attention.suites import suite
 from tvm_attention.tuning import TuningOutcome, TuningProgress, TuningResult
 from tvm_attention.workload import AttentionWorkload
