@@ -129,7 +129,11 @@ def _prepared(
     scale = default_scale(workload.head_dim)
     call = kernel.prepare(sizes, tuple(kind.strides(x) for x in arrays), scale)
     addresses = [kind.address(x) for x in arrays]
-    return lambda: call.run(*addresses), out
+
+    def run(_kept: Any = arrays) -> None:  # addresses alone would not keep the memory
+        call.run(*addresses)
+
+    return run, out
 
 
 @lru_cache(maxsize=8)
