@@ -174,11 +174,15 @@ class PreparedCall:
 
     def run(self, query: int, key: int, value: int, out: int) -> None:
         """Compute on arrays at these addresses."""
+        size = self.workspace_bytes
+        if size == 0:
+            self.main(query, key, value, out, 0, *self.arguments)
+            return
         own = workspace
-        if self.workspace_bytes <= own.size:
+        if size <= own.size:
             self.main(query, key, value, out, own.address, *self.arguments)
             return
-        address, keep = own.grow(self.workspace_bytes)
+        address, keep = own.grow(size)
         self.main(query, key, value, out, address, *self.arguments)
         del keep
 
