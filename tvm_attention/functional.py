@@ -6,9 +6,16 @@ from typing import Any
 
 from tvm_attention.arrays import DLPackArrays, kind_of
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
-from tvm_attention.operands import check_arrays, check_scale, geometry, is_dense, workload_of
-from tvm_attention.remembered import remember, remembered_runs
+from tvm_attention.operands import check_arrays, check_scale, geometry, workload_of
+from tvm_attention.remembered import RememberedCalls
 from tvm_attention.runtime import load
+
+_remembered = RememberedCalls()
+
+
+def forget_calls() -> None:
+    """Drop remembered calls, so that new tuning records are seen."""
+    _remembered.forget()
 
 
 def scaled_dot_product_attention(
@@ -33,9 +40,8 @@ def scaled_dot_product_attention(
     NotImplementedError) before anything is computed: attn_mask, dropout and other dtypes are not
     computed by this version.
     """
-    run = remembered_runs.get(type(query))
-    if run is not None and attn_mask is None and dropout_p == 0.0:
-        result = run(query, key, value, is_causal, scale, enable_gqa)
+    if attn_mask is None and dropout_p == 0.0:
+        result = _remembered.run(query, key, value, (is_causal, scale, enable_gqa))
         if result is not None:
             return result
     _check_options(attn_mask, dropout_p, is_causal, enable_gqa)
@@ -70,13 +76,11 @@ def _checked(
     sizes = geometry(kind.shape(query), kind.shape(key), kind.shape(value), enable_gqa=enable_gqa)
     factor = check_scale(scale, sizes.head_dim)
     out = kind.empty(sizes.out_shape, query)
-    if not sizes.empty and sizes.key_length == 0:
-        out[...] = 0.0  # rows that may attend to nothing
-    elif not sizes.empty:
+    if sizes.empty or sizes.key_length == 0:
+        out[...] = 0.0  # rows that may attend to nothing, if any
+    else:
         kernel = load(workload_of(sizes, "top_left" if is_causal else None))
-        kernel.compute(kind, sizes, inputs, out, factor)
-        if all(is_dense(kind.shape(x), kind.strides(x)) for x in inputs):
-            strides = tuple(kind.strides(x) for x in (*inputs, out))
-            prepared = kernel.prepare(sizes, strides, factor)
-            remember(inputs, (is_causal, scale, enable_gqa), prepared, sizes.out_shape)
+        prepared = kernel.compute(kind, sizes, inputs, out, factor)
+        if prepared is not None:
+            _remembered.add(inputs, (is_causal, scale, enable_gqa), prepared, sizes.out_shape)
     return kind.own_kind(out, query) if isinstance(kind, DLPackArrays) else out

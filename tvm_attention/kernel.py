@@ -18,10 +18,11 @@ from tvm_attention.operands import (
     is_dense,
     kernel_strides,
 )
+from tvm_attention.prepared import PreparedCall
+from tvm_attention.remembered import RememberedCalls
 from tvm_attention.schedules import Candidate
 from tvm_attention.threads import launcher
 from tvm_attention.workload import AttentionWorkload
-from tvm_attention.workspace import workspace
 
 _SPLIT_KEYS = 128  # fewer keys than this are not worth a split of their own
 _SPLIT_SCORES = 1 << 13  # scores of a split at most: they stay in L1 together with their weights
@@ -66,6 +67,7 @@ class Kernel:
         self.source = source
         self.num_threads = num_threads
         self._compiled = compiled
+        self._remembered = RememberedCalls(threads_follow_pool=num_threads is None)
 
     def __call__(
         self, query: Any, key: Any, value: Any, out: Any = None, *, scale: float | None = None
@@ -79,6 +81,10 @@ class Kernel:
 
         Raises InvalidValueError, InvalidTypeError or UnsupportedError before anything is computed.
         """
+        if out is None:
+            result = self._remembered.run(query, key, value, (scale,))
+            if result is not None:
+                return result
         kind = kind_of(query)
         check_arrays(kind, query, key, value)
         sizes = geometry(kind.shape(query), kind.shape(key), kind.shape(value), enable_gqa=True)
@@ -87,7 +93,9 @@ class Kernel:
         result = kind.empty(sizes.out_shape, query) if out is None else out
         if out is not None:
             _check_out(kind, out, sizes, (query, key, value))
-        self.compute(kind, sizes, (query, key, value), result, factor)
+        prepared = self.compute(kind, sizes, (query, key, value), result, factor)
+        if out is None and prepared is not None:
+            self._remembered.add((query, key, value), (scale,), prepared, sizes.out_shape)
         if out is None and isinstance(kind, DLPackArrays):
             return kind.own_kind(result, query)
         return result
@@ -97,17 +105,22 @@ class Kernel:
 
     def compute(
         self, kind: ArrayKind, sizes: Geometry, inputs: tuple[Any, Any, Any], out: Any, scale: float
-    ) -> None:
-        """Write attention into ``out``; everything has been checked."""
+    ) -> PreparedCall | None:
+        """Write attention into ``out``; everything has been checked.
+
+        Returns the call, if it can be run again on other arrays of the same shapes and strides.
+        """
         if sizes.empty:
-            return
+            return None
         if sizes.key_length == 0:
             out[...] = 0.0  # a row that may attend to nothing
-            return
+            return None
         dense = [x if is_dense(kind.shape(x), kind.strides(x)) else kind.dense(x) for x in inputs]
         strides = tuple(kind.strides(x) for x in (*dense, out))
         call = self.prepare(sizes, strides, scale)
         call.run(*(kind.address(x) for x in (*dense, out)))
+        in_place = all(x is y for x, y in zip(dense, inputs, strict=True))
+        return call if in_place else None
 
     def prepare(self, sizes: Geometry, strides: tuple[Shape, ...], scale: float) -> PreparedCall:
         """The scalars of a call, fixed by extents, strides of (query, key, value, out) and scale."""
@@ -161,30 +174,6 @@ class Kernel:
             if tasks * splits % threads == 0 or tasks * splits >= 8 * threads:
                 return splits
         return least if tasks >= threads else most if most < threads else least
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedCall:
-    """A call but for its addresses."""
-
-    main: Any
-    workspace_bytes: int
-    threads: int
-    arguments: tuple[Any, ...]
-
-    def run(self, query: int, key: int, value: int, out: int) -> None:
-        """Compute on arrays at these addresses."""
-        size = self.workspace_bytes
-        if size == 0:
-            self.main(query, key, value, out, 0, *self.arguments)
-            return
-        own = workspace
-        if size <= own.size:
-            self.main(query, key, value, out, own.address, *self.arguments)
-            return
-        address, keep = own.grow(size)
-        self.main(query, key, value, out, address, *self.arguments)
-        del keep
 
 
 def _check_out(kind: ArrayKind, out: Any, sizes: Geometry, inputs: tuple[Any, ...]) -> None:

@@ -7,7 +7,6 @@ two calls of one signature (the device, grad mode, the number of threads) is loo
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,19 +14,15 @@ import numpy as np
 
 from tvm_attention import environment
 from tvm_attention.arrays import Shape
-from tvm_attention.kernel import PreparedCall
+from tvm_attention.prepared import PreparedCall
 from tvm_attention.threads import launcher
 
-Options = tuple[bool, float | None, bool]
-"""is_causal, scale, enable_gqa."""
-
-Run = Callable[[Any, Any, Any, bool, "float | None", bool], Any]
-"""query, key, value, options -> out, or None when the checks must run."""
+Options = tuple[Any, ...]
 
 _MOST_CALLS = 4096
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Entry:
     signature: Any
     prepared: PreparedCall
@@ -36,127 +31,98 @@ class _Entry:
     threads: int  # 0 where the caller's pool has no say
 
 
-_NONE: Any = _Entry(None, None, (), False, 0)  # type: ignore[arg-type]
-
-
 class RememberedCalls:
-    """The remembered calls of one kind of array. ``run`` is one long function: a call of another costs a
-    tenth of a microsecond."""
+    """Calls on NumPy arrays and torch tensors; those on other kinds are not remembered."""
 
-    def __init__(self, signature: Callable[..., Any]) -> None:
-        self.signature = signature
-        self.entries: dict[Any, _Entry] = {}
-        self.last: _Entry = _NONE
+    def __init__(self, *, threads_follow_pool: bool = True) -> None:
+        self._follow = threads_follow_pool
+        self._entries: dict[Any, _Entry] = {}
+        self._last: _Entry | None = None
+        self._tensor: type | None = None  # torch.Tensor, once one came
+        self._torch: Any = None
+        self._pool: Any = None
 
-    def add(self, inputs: tuple[Any, Any, Any], options: Options, entry: _Entry) -> None:
-        if len(self.entries) >= _MOST_CALLS:
-            self.entries.clear()
-        entry.signature = self.signature(*inputs, *options)
-        self.entries[entry.signature] = entry
+    def run(self, query: Any, key: Any, value: Any, options: Options) -> Any:
+        """The result of a remembered call, or None when the checks must run.
 
-    def forget(self) -> None:
-        self.entries.clear()
-        self.last = _NONE
-
-
-def _torch_signature(
-    query: Any, key: Any, value: Any, is_causal: bool, scale: float | None, enable_gqa: bool
-) -> Any:
-    shapes = (
-        query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype,
-        is_causal, scale, enable_gqa,
-    )  # fmt: skip
-    if query.is_contiguous() and key.is_contiguous() and value.is_contiguous():
-        return shapes
-    return shapes, query.stride(), key.stride(), value.stride()
-
-
-def _torch_run(calls: RememberedCalls) -> Run:
-    torch = sys.modules["torch"]
-    tensor, empty, empty_like = torch.Tensor, torch.empty, torch.empty_like
-    is_grad_enabled, entries, pool = torch.is_grad_enabled, calls.entries, launcher()
-
-    def run(
-        query: Any, key: Any, value: Any, is_causal: bool, scale: float | None, enable_gqa: bool
-    ) -> Any:
+        One long function for torch: a call of another costs a tenth of a microsecond.
+        """
+        tensor = type(query)
+        if tensor is not self._tensor:
+            return self._run_numpy(query, key, value, options) if tensor is np.ndarray else None
         if type(key) is not tensor or type(value) is not tensor:
             return None
         signature: Any = (
-            query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype,
-            is_causal, scale, enable_gqa,
+            query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, options,
         )  # fmt: skip
         if not (query.is_contiguous() and key.is_contiguous() and value.is_contiguous()):
             signature = (signature, query.stride(), key.stride(), value.stride())
-        entry = calls.last
-        if entry.signature != signature:  # comparing with the last one is cheaper than hashing
-            entry = entries.get(signature, _NONE)
-            if entry is _NONE:
+        entry = self._last
+        if entry is None or entry.signature != signature:  # cheaper than hashing it
+            entry = self._entries.get(signature)
+            if entry is None:
                 return None
-            calls.last = entry
+            self._last = entry
+        torch = self._torch
         if not (query.is_cpu and key.is_cpu and value.is_cpu):
             return None
-        if is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
+        if torch.is_grad_enabled() and (
+            query.requires_grad or key.requires_grad or value.requires_grad
+        ):
             return None
-        if entry.threads and pool.max_threads() != entry.threads:
+        if entry.threads and self._pool.max_threads() != entry.threads:
             return None
-        out = empty_like(query) if entry.like_query else empty(entry.shape)
+        out = torch.empty_like(query) if entry.like_query else torch.empty(entry.shape)
         entry.prepared.run(query.data_ptr(), key.data_ptr(), value.data_ptr(), out.data_ptr())
         return out
 
-    return run
+    def add(
+        self, inputs: tuple[Any, Any, Any], options: Options, prepared: PreparedCall, shape: Shape
+    ) -> None:
+        """Remember how a call on these inputs, giving an array of this shape, runs."""
+        array = type(inputs[0])
+        torch = sys.modules.get("torch")
+        is_torch = torch is not None and array is torch.Tensor
+        if not (is_torch or array is np.ndarray) or any(type(x) is not array for x in inputs):
+            return
+        if is_torch:
+            self._torch, self._tensor = torch, array
+        self._pool = launcher()
+        if len(self._entries) >= _MOST_CALLS:
+            self._entries.clear()
+        signature = (_torch_signature if is_torch else _numpy_signature)(*inputs, options)
+        threads = prepared.threads if self._follow and not environment.num_threads() else 0
+        like_query = tuple(inputs[0].shape) == shape
+        self._entries[signature] = _Entry(signature, prepared, shape, like_query, threads)
 
+    def forget(self) -> None:
+        """Drop all of them."""
+        self._entries.clear()
+        self._last = None
 
-def _numpy_signature(
-    query: Any, key: Any, value: Any, is_causal: bool, scale: float | None, enable_gqa: bool
-) -> Any:
-    return (
-        query.shape, query.strides, key.shape, key.strides, value.shape, value.strides,
-        query.dtype, key.dtype, value.dtype, is_causal, scale, enable_gqa,
-    )  # fmt: skip
-
-
-def _numpy_run(calls: RememberedCalls) -> Run:
-    pool = launcher()
-
-    def run(query: Any, key: Any, value: Any, *options: Any) -> Any:
+    def _run_numpy(self, query: Any, key: Any, value: Any, options: Options) -> Any:
         if type(key) is not np.ndarray or type(value) is not np.ndarray:
             return None
-        entry = calls.entries.get(_numpy_signature(query, key, value, *options), _NONE)
-        if entry is _NONE or (entry.threads and pool.max_threads() != entry.threads):
+        entry = self._entries.get(_numpy_signature(query, key, value, options))
+        if entry is None or (entry.threads and self._pool.max_threads() != entry.threads):
             return None
         out = np.empty_like(query) if entry.like_query else np.empty(entry.shape, np.float32)
         arrays = (query, key, value, out)
         entry.prepared.run(*(x.__array_interface__["data"][0] for x in arrays))
         return out
 
-    return run
+
+def _torch_signature(query: Any, key: Any, value: Any, options: Options) -> Any:
+    signature = (
+        query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, options,
+    )  # fmt: skip
+    if query.is_contiguous() and key.is_contiguous() and value.is_contiguous():
+        return signature
+    return signature, query.stride(), key.stride(), value.stride()
 
 
-remembered_runs: dict[type, Run] = {}
-"""How a remembered call on arrays of a type runs."""
-
-_calls: dict[type, RememberedCalls] = {}
-
-
-def remember(
-    inputs: tuple[Any, Any, Any], options: Options, prepared: PreparedCall, shape: Shape
-) -> None:
-    """Remember a call on NumPy arrays or torch tensors; those on other kinds are not."""
-    array = type(inputs[0])
-    torch = sys.modules.get("torch")
-    is_torch = torch is not None and array is torch.Tensor
-    if not (is_torch or array is np.ndarray) or any(type(x) is not array for x in inputs):
-        return
-    if array not in _calls:
-        calls = RememberedCalls(_torch_signature if is_torch else _numpy_signature)
-        remembered_runs[array] = _torch_run(calls) if is_torch else _numpy_run(calls)
-        _calls[array] = calls
-    threads = 0 if environment.num_threads() else prepared.threads
-    like_query = tuple(inputs[0].shape) == shape
-    _calls[array].add(inputs, options, _Entry(None, prepared, shape, like_query, threads))
-
-
-def forget_calls() -> None:
-    """Drop all remembered calls, so that new tuning records are seen."""
-    for calls in _calls.values():
-        calls.forget()
+def _numpy_signature(query: Any, key: Any, value: Any, options: Options) -> Any:
+    return (
+        query.shape, query.strides, key.shape, key.strides, value.shape, value.strides,
+        query.dtype, key.dtype, value.dtype, options,
+    )  # fmt: skip

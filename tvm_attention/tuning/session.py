@@ -23,7 +23,9 @@ from tvm_attention.database import (
 )
 from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.errors import InvalidValueError
+from tvm_attention.functional import forget_calls
 from tvm_attention.operands import check_threads
+from tvm_attention.runtime import forget_kernels
 from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.target import HardwareTarget, detect_target
 from tvm_attention.tuning.journal import Journal, Trial
@@ -98,6 +100,8 @@ def tune(
                 records.append(record)
             if deadline is not None and time.monotonic() >= deadline:
                 break
+    forget_kernels()
+    forget_calls()
     return TuningResult(
         records=tuple(records), outcomes=tuple(outcomes), log=path, interrupted=interrupted
     )
@@ -204,7 +208,7 @@ class _Session:
             winner.seconds,
             base.seconds,
             kept,
-            reason if kept else f"tie: {reason}",
+            reason if kept else f"not kept: {reason}",
         )
         return outcome, self._record(candidates[best], base, winner) if kept else None
 
