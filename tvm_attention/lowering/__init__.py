@@ -1,0 +1,74 @@
+"""From a schedule to the function that is compiled: exact loop extents, threads, plain pointers.
+
+Tuning and the loader both lower through :func:`lower`, so what was measured is what runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import transform
+
+from tvm_attention.compute import SCALARS
+from tvm_attention.lowering.convention import pointer_function
+from tvm_attention.lowering.distribution import distribute
+from tvm_attention.lowering.memory import place_in_workspace, take_allocations, tiles_on_stack
+from tvm_attention.lowering.narrowing import Narrowing, Scope
+from tvm_attention.lowering.statements import statements
+
+__all__ = ["LoweredKernel", "lower"]
+
+
+@dataclass(frozen=True)
+class LoweredKernel:
+    """``main`` computes; ``workspace`` takes the scalars and returns the bytes ``main`` needs."""
+
+    main: tirx.PrimFunc
+    workspace: tirx.PrimFunc
+
+
+def lower(func: tirx.PrimFunc, causal: bool) -> LoweredKernel:
+    """Lower a scheduled kernel to a function of pointers and scalars.
+
+    Parameters are the int64 addresses of query, key, value, out and a 64-byte aligned workspace, then
+    :data:`SCALARS`, then the (batch, head, row) strides in elements of query, key, value and out as
+    int64.
+    """
+    blocks = _lower_blocks(tvm.IRModule({"main": func}))["main"]
+    symbols = {p.name: p for p in blocks.params}
+    body = Narrowing(symbols, causal).rewrite(blocks.body, Scope())
+    body = distribute(tiles_on_stack(body), symbols, causal)
+    shared: list[Any] = []
+    rest = statements(take_allocations(body, shared))
+    workspace = tirx.Var("workspace_address", "int64")
+    prologue, size = place_in_workspace(shared, workspace)
+    main = pointer_function(blocks, [*prologue, *rest], workspace, symbols)
+    total = tirx.PrimFunc(
+        [symbols[n] for n in SCALARS], tirx.Return(size), tvm.ir.PrimType("int64")
+    )
+    # Every function of the module must say noalias: one without it, and TVM lets LLVM assume that all of
+    # them alias, which keeps accumulators in memory and halves the speed.
+    total = total.with_attrs({"global_symbol": "workspace", "tirx.noalias": True})
+    return LoweredKernel(main, total)
+
+
+def _lower_blocks(mod: tvm.IRModule) -> tvm.IRModule:
+    """TVM's default passes up to LowerOpaqueBlock: buffers have their full sizes, annotations survive.
+
+    CompactBufferAllocation must run before loops are narrowed: it would size buffers by task.
+    """
+    for step in (
+        transform.CanonicalizeLoop(),
+        transform.LowerInitBlock(),
+        transform.PlanAndUpdateBufferAllocationLocation(),
+        transform.ConvertBlocksToOpaque(),
+        transform.CompactBufferAllocation(),
+        transform.LowerMatchBuffer(),
+        transform.StmtSimplify(),
+        transform.LowerOpaqueBlock(),
+    ):
+        mod = step(mod)
+    return mod

@@ -1,0 +1,71 @@
+"""Where a kernel's intermediate tensors live: on the stack or in the caller's workspace.
+
+What is left, the tensors of one worker, TVM takes from a pool it keeps for each thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from tvm_attention.lowering.statements import sequence, statements, with_body
+
+POINTER = tvm.ir.PointerType(tvm.ir.PrimType("float32"))
+
+
+def tiles_on_stack(stmt: Any) -> Any:
+    """Put register tiles' accumulators on the stack, from where LLVM takes them into registers.
+
+    TVM would take 1024 bytes and more from the heap, at every tile, and no register would hold them.
+    """
+    if isinstance(stmt, tirx.SeqStmt):
+        rewritten = [tiles_on_stack(s) for s in stmt.seq]
+        return tirx.SeqStmt([x for s in rewritten for x in statements(s)])
+    if isinstance(stmt, tirx.For):
+        return with_body(stmt, tiles_on_stack(stmt.body))
+    if isinstance(stmt, tirx.AllocBuffer) and stmt.buffer.scope() == "local":
+        return _on_stack(stmt.buffer)
+    return stmt
+
+
+def _on_stack(buffer: Any) -> Any:
+    size = 4
+    for extent in buffer.shape:
+        size *= int(extent)
+    handle = tirx.Var(f"{buffer.name}_stack", POINTER)
+    memory = tirx.call_intrin("handle", "tirx.tvm_stack_alloca", "shape", -(-size // 8))
+    bind = tirx.Bind(handle, tirx.reinterpret(POINTER, memory))
+    return tirx.SeqStmt([bind, tirx.DeclBuffer(buffer, data=handle)])
+
+
+def take_allocations(stmt: Any, taken: list[Any]) -> Any:
+    """Remove the allocations that stand outside the workers' loops; they go to the workspace."""
+    if isinstance(stmt, tirx.SeqStmt):
+        kept = []
+        for s in stmt.seq:
+            if isinstance(s, tirx.AllocBuffer) and s.buffer.scope() == "global":
+                taken.append(s)
+            else:
+                kept.append(take_allocations(s, taken))
+        return sequence(kept)
+    if isinstance(stmt, tirx.For) and int(stmt.kind) != int(tirx.ForKind.PARALLEL):
+        return with_body(stmt, take_allocations(stmt.body, taken))
+    return stmt
+
+
+def place_in_workspace(allocations: list[Any], workspace: Any) -> tuple[list[Any], Any]:
+    """Put the buffers that all workers share into the caller's workspace: a call allocates nothing."""
+    stmts: list[Any] = []
+    size: Any = tirx.const(0, "int64")
+    for allocation in allocations:
+        buffer = allocation.buffer
+        count: Any = tirx.const(4, "int64")
+        for extent in buffer.shape:
+            count = count * tirx.Cast("int64", extent)
+        handle = tirx.Var(f"{buffer.name}_data", POINTER)
+        stmts.append(tirx.Bind(handle, tirx.reinterpret(POINTER, workspace + size)))
+        stmts.append(tirx.DeclBuffer(buffer, data=handle))
+        size = size + tirx.floordiv(count + 63, 64) * 64
+    return stmts, size
