@@ -1,0 +1,105 @@
+"""The end of a search: finalists against the default schedule, and the record of a winner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from tvm_attention.database import SCHEMA, Provenance, Seconds, TuningRecord
+from tvm_attention.digest import EXPRESSION_DIGEST
+from tvm_attention.schedules import Candidate, schedules_for
+from tvm_attention.target import HardwareTarget
+from tvm_attention.tuning.journal import Trial
+from tvm_attention.tuning.workers import Workers
+from tvm_attention.workload import AttentionWorkload
+
+if TYPE_CHECKING:
+    from tvm_attention.tuning.trials import Finalist
+
+FINALISTS = 3
+TIE = 0.99  # a record must take at most this share of the default schedule's time
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The best finalist and the default schedule, timed in turns; None where there is no such."""
+
+    candidate: Candidate | None
+    winner: Finalist | None
+    base: Finalist | None
+    reason: str
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is worth a record: ties go to the default schedule."""
+        return self.winner is not None and self.winner.ratio < TIE
+
+
+def confirm(
+    workload: AttentionWorkload,
+    target: HardwareTarget,
+    threads: int,
+    done: Sequence[Trial],
+    workers: Workers,
+) -> Finding:
+    """Re-measure the best trials in turns with the default schedule, all checked against float64."""
+    schedules = schedules_for(target)
+    default = schedules.default_candidate(workload, schedules.machine_parameters(target))
+    ranked = sorted((t for t in done if t.seconds), key=lambda t: t.seconds or 0.0)
+    finalists = [t.candidate for t in ranked if t.candidate != default][:FINALISTS]
+    if not finalists:
+        return Finding(None, None, None, "no candidate ran")
+    candidates = [default, *finalists]
+    built = workers.build([(workload, target, c) for c in candidates])
+    if any(source is None for source, _ in built):
+        return Finding(None, None, None, "a finalist did not build again")
+    sources = [source for source, _ in built]
+    found, error = workers.confirm(sources, workload, candidates, threads)
+    if found is None:
+        return Finding(None, None, None, f"confirmation: {error}")
+    best = min(range(1, len(found)), key=lambda n: float(found[n].ratio))
+    speed = f"{1 / found[best].ratio:.2f} times the default schedule's speed"
+    finding = Finding(candidates[best], found[best], found[0], speed)
+    if finding.kept:
+        return finding
+    return Finding(candidates[best], found[best], found[0], f"not kept: {speed}")
+
+
+def record_of(
+    finding: Finding,
+    workload: AttentionWorkload,
+    target: HardwareTarget,
+    threads: int,
+    trials: int,
+) -> TuningRecord:
+    """The tuning record of a finding that is kept."""
+    candidate, winner = finding.candidate, finding.winner
+    assert candidate is not None
+    assert winner is not None
+    return TuningRecord(
+        schema=SCHEMA,
+        target=target.name,
+        workload=workload,
+        length_class=workload.length_class,
+        variant=candidate.variant,
+        decisions=dict(candidate.decisions),
+        # The ratio comes from rounds that measured both; the default's time is stated to match.
+        seconds=Seconds(
+            tuned=_rounded(winner.seconds),
+            default=_rounded(winner.seconds / winner.ratio),
+            spread=_rounded(winner.seconds * (winner.high - winner.low)),
+        ),
+        hardware=target.facts(),
+        threads=threads,
+        tvm=version("apache-tvm"),
+        expression=EXPRESSION_DIGEST,
+        provenance=Provenance(kind="measured", on=target.model or target.name, trials=trials),
+        date=date.today().isoformat(),
+    )
+
+
+def _rounded(seconds: float) -> float:
+    return float(f"{seconds:.4g}")

@@ -1,0 +1,166 @@
+"""Tuning one workload: propose, measure, learn, until the budget is used or nothing improves."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tvm_attention.database import TuningRecord, available_logs, read_log
+from tvm_attention.schedules import Candidate, schedules_for
+from tvm_attention.target import HardwareTarget
+from tvm_attention.tuning.confirmation import Finding, confirm, record_of
+from tvm_attention.tuning.journal import Journal, Trial
+from tvm_attention.tuning.progress import Report, TuningOutcome, TuningProgress
+from tvm_attention.tuning.workers import Workers
+from tvm_attention.workload import AttentionWorkload
+
+BATCH = 8
+PATIENCE = 24  # trials without an improvement of IMPROVEMENT end a search
+IMPROVEMENT = 0.01
+SEEDS = 4
+SETTLED = "nothing improved any more"
+
+
+@dataclass
+class WorkloadSession:
+    """The tuning of one workload."""
+
+    workload: AttentionWorkload
+    target: HardwareTarget
+    threads: int
+    trials: int
+    deadline: float | None
+    log: Path
+    seed: int
+    workers: Workers
+    progress: Report
+    index: int
+    count: int
+    start: float = field(default_factory=time.monotonic)
+    done: list[Trial] = field(default_factory=list)
+    resumed: int = 0
+
+    def run(self) -> tuple[TuningOutcome, TuningRecord | None]:
+        """Search, confirm; the outcome, and the record if one is worth keeping."""
+        journal = Journal(self.workload, self.target, self.threads)
+        self.done, ended = journal.read()
+        self.resumed = len(self.done)
+        if ended is not None and (len(self.done) >= self.trials or ended == SETTLED):
+            self._report("skipped")
+            return self._outcome(Finding(None, None, None, f"already tuned: {ended}")), None
+        settled = self._search(journal)
+        self._report("confirm")
+        finding = confirm(self.workload, self.target, self.threads, self.done, self.workers)
+        record = None
+        if finding.kept:
+            record = record_of(finding, self.workload, self.target, self.threads, len(self.done))
+        if self.deadline is None or time.monotonic() < self.deadline:
+            journal.end(SETTLED if settled else "all trials used")
+        self._report("done")
+        return self._outcome(finding), record
+
+    def _search(self, journal: Journal) -> bool:
+        """Measure candidates until the budget is used (False) or nothing improves (True)."""
+        from tvm_attention.tuning.strategy import CandidateSearch
+
+        schedules = schedules_for(self.target)
+        machine = schedules.machine_parameters(self.target)
+        space = schedules.design_space(self.workload, machine)
+        seeds = [schedules.default_candidate(self.workload, machine), *self._seeds()]
+        search = CandidateSearch(
+            self.workload, self.target, space, seeds, self.seed + len(self.done)
+        )
+        search.learn(self.done)
+        while len(self.done) < self.trials and not self._late():
+            if self._settled():
+                return True
+            batch = search.propose(min(BATCH, self.trials - len(self.done)))
+            if not batch:
+                return True
+            measured = self._measure(batch, journal)
+            search.learn(measured)
+        return self._settled()
+
+    def _measure(self, batch: list[Candidate], journal: Journal) -> list[Trial]:
+        built = self.workers.build([(self.workload, self.target, c) for c in batch])
+        measured = []
+        for candidate, (source, error) in zip(batch, built, strict=True):
+            seconds = None
+            if source is not None:
+                best = self._best()
+                limit = float("inf") if best is None else best
+                seconds, error = self.workers.measure(
+                    source, self.workload, candidate, self.threads, limit
+                )
+            trial = Trial(candidate, seconds, error)
+            journal.add(trial)
+            measured.append(trial)
+            self.done.append(trial)
+            self._report("search")
+        return measured
+
+    def _seeds(self) -> list[Candidate]:
+        """Candidates of the nearest records, of any target and head dimension."""
+        known = [record for log in available_logs() for record in log.records]
+        known += read_log(self.log) if self.log.exists() else ()
+        near: dict[Candidate, float] = {}
+        w = self.workload
+        for record in known:
+            other = record.workload
+            if (record.length_class, bool(other.causal)) != (w.length_class, bool(w.causal)):
+                continue
+            far = max(other.head_dim / w.head_dim, w.head_dim / other.head_dim)
+            far += 4.0 * (record.target != self.target.name)
+            candidate = Candidate.of(record.variant, record.decisions)
+            near[candidate] = min(far, near.get(candidate, far))
+        return sorted(near, key=lambda c: near[c])[:SEEDS]
+
+    def _best(self) -> float | None:
+        return min((t.seconds for t in self.done if t.seconds is not None), default=None)
+
+    def _settled(self) -> bool:
+        """Whether the last PATIENCE trials brought nothing."""
+        if len(self.done) <= PATIENCE:
+            return False
+        times = [t.seconds if t.seconds is not None else float("inf") for t in self.done]
+        return min(times[-PATIENCE:]) > (1 - IMPROVEMENT) * min(times[:-PATIENCE])
+
+    def _late(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def _report(self, phase: str) -> None:
+        elapsed = time.monotonic() - self.start
+        new = len(self.done) - self.resumed
+        left = None if not new else elapsed / new * (self.trials - len(self.done))
+        if left is not None and self.deadline is not None:
+            left = max(0.0, min(left, self.deadline - time.monotonic()))
+        default = self.done[0].seconds if self.done else None
+        self.progress(
+            TuningProgress(
+                workload=self.workload,
+                index=self.index,
+                count=self.count,
+                phase=phase,
+                trial=len(self.done),
+                trials=self.trials,
+                best=self._best(),
+                default=default,
+                failures=Counter(t.error for t in self.done if t.seconds is None),
+                elapsed=elapsed,
+                remaining=left,
+            )
+        )
+
+    def _outcome(self, finding: Finding) -> TuningOutcome:
+        winner, base = finding.winner, finding.base
+        return TuningOutcome(
+            workload=self.workload,
+            best=finding.candidate,
+            tuned=None if winner is None else winner.seconds,
+            default=None if base is None else base.seconds,
+            kept=finding.kept,
+            reason=finding.reason,
+            trials=len(self.done),
+        )
