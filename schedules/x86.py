@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tvm_attention.schedules.candidate import Candidate
@@ -20,10 +21,21 @@ MACHINES = {
     "x86-64-v4": MachineParameters(16, 32, True, _L1, _L2),
 }
 
-# Register tiles by number of vector registers: rows and vectors of the most accumulators that leave room
-# for a step's vectors (and, where an FMA cannot broadcast from memory, the scalar); queries of a block,
-# which both divide; keys of a block.
-_TILES = {16: (6, 2, 48, 192), 32: (8, 2, 32, 256)}
+
+@dataclass(frozen=True, slots=True)
+class _DefaultTiles:
+    """Tiles to start from on a number of vector registers: the most accumulators that leave room for a
+    step's vectors (and, where an FMA cannot broadcast from memory, the scalar)."""
+
+    score_rows: int
+    value_rows: int
+    vectors: int
+    queries: int  # of a block; the register tile's rows and vectors divide it
+    long_queries: int  # the same for long rows of keys, which are then read half as often
+    keys: int  # of a block
+
+
+_TILES = {16: _DefaultTiles(6, 6, 2, 48, 48, 192), 32: _DefaultTiles(8, 12, 2, 32, 64, 256)}
 
 
 def machine_parameters(target: HardwareTarget) -> MachineParameters:
@@ -53,28 +65,34 @@ def build(
 def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -> Candidate:
     """What runs where no record fits: tiles that measured well by hand, sized by the machine.
 
-    Row-block up to about a thousand keys, blocks-and-merge beyond; value columns along the lanes where
-    they fill whole vectors, which saves transposing the result.
+    Row-block up to about a thousand keys, blocks-and-merge beyond.
     """
     assert workload.value_dim is not None
     rows = decode_rows(workload)
     if rows is not None and split_kv_serves(workload, machine):
         return _default_split_kv(workload, machine, rows)
-    tile_rows, vectors, queries, keys = _TILES[machine.registers]
+    tiles = _TILES[machine.registers]
     decisions = {
-        "query_block": queries,
-        "score_rows": tile_rows,
-        "score_vectors": vectors,
-        "value_rows": min(tile_rows, workload.value_dim),
-        "value_vectors": vectors,
+        "query_block": tiles.queries,
+        "score_rows": tiles.score_rows,
+        "score_vectors": tiles.vectors,
+        "value_rows": min(tiles.value_rows, workload.value_dim),
+        "value_vectors": tiles.vectors,
         "value_columns_outer": 1,
     }
     if workload.length_class == "long":
-        return Candidate.of("blocks_and_merge", decisions | {"key_block": keys, "pack_value": 1})
-    if workload.value_dim % (vectors * machine.lanes):
-        return Candidate.of("row_block", decisions | {"queries_along_lanes": 1})
-    along_values = {"queries_along_lanes": 0, "value_rows": tile_rows, "value_columns_outer": 0}
-    return Candidate.of("row_block", decisions | along_values)
+        # Causal tasks stay small: what a block computes past the diagonal is lost.
+        queries = tiles.queries if workload.causal else tiles.long_queries
+        blocks = {"query_block": queries, "key_block": tiles.keys, "pack_value": 1}
+        return Candidate.of("blocks_and_merge", decisions | blocks)
+    whole_vectors = workload.value_dim % (tiles.vectors * machine.lanes) == 0
+    if workload.length_class == "short" and whole_vectors:
+        # The result is not transposed, which counts where there are few keys to each row.
+        along_values = {"queries_along_lanes": 0, "value_columns_outer": 0}
+        return Candidate.of(
+            "row_block", decisions | along_values | {"value_rows": tiles.score_rows}
+        )
+    return Candidate.of("row_block", decisions | {"queries_along_lanes": 1})
 
 
 def _default_split_kv(w: AttentionWorkload, machine: MachineParameters, rows: int) -> Candidate:

@@ -45,7 +45,8 @@ class NumPyArrays:
     def strides(self, array: Any) -> Shape:
         size: int = array.itemsize
         if any(s % size for s in array.strides):
-            return (0,) * array.ndim  # fields of a record, say: no stride in elements; copied
+            axes: int = array.ndim
+            return (0,) * axes  # fields of a record, say: no stride in elements; copied
         strides: Shape = tuple(s // size for s in array.strides)
         return strides
 
