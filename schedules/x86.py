@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm_attention.schedules.candidate import Candidate
-from tvm_attention.schedules.cpu_space import decode_rows, design_space, split_kv_serves
+from tvm_attention.schedules.cpu_space import (
+    ROWS,
+    decode_rows,
+    design_space,
+    split_kv_serves,
+)
 from tvm_attention.schedules.machine import MachineParameters
 from tvm_attention.target import HardwareTarget
 from tvm_attention.workload import AttentionWorkload
@@ -76,7 +81,7 @@ def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -
         "query_block": tiles.queries,
         "score_rows": tiles.score_rows,
         "score_vectors": tiles.vectors,
-        "value_rows": min(tiles.value_rows, workload.value_dim),
+        "value_rows": max(r for r in ROWS if r <= min(tiles.value_rows, workload.value_dim)),
         "value_vectors": tiles.vectors,
         "value_columns_outer": 1,
     }
