@@ -18,7 +18,7 @@ def schedule_split_kv(func: tirx.PrimFunc, c: Candidate, tiles: SplitKVTiles) ->
     get = sch.get_sblock
     b, _, task, _, part = sch.get_loops(get("PART"))
     annotate(sch, b, {"task": 3})
-    annotate(sch, task, {"split": tiles.lanes})
+    annotate(sch, task, {"split": tiles.lanes, "split_chunk": tiles.lanes // tiles.streams})
     vector, lane = sch.split(part, [None, tiles.value_lanes])
     sch.unroll(vector)
     sch.vectorize(lane)

@@ -111,5 +111,5 @@ def _default_split_kv(w: AttentionWorkload, machine: MachineParameters, rows: in
     keys = 4 if 5 * rows < room else 2 if 3 * rows < room else 1
     return Candidate.of(
         "split_kv",
-        {"score_keys": keys, "value_rows": min(rows, 4), "value_vectors": vectors},
+        {"score_keys": keys, "value_rows": min(rows, 4), "value_vectors": vectors, "streams": 4},
     )

@@ -120,7 +120,7 @@ FOLDED = {
 
 def decode_candidate(rows: int) -> Candidate:
     return Candidate.of(
-        "split_kv", {"score_keys": 2, "value_rows": min(rows, 2), "value_vectors": 2}
+        "split_kv", {"score_keys": 2, "value_rows": min(rows, 2), "value_vectors": 2, "streams": 2}
     )
 
 

@@ -22,7 +22,9 @@ PREFILL = [
     Candidate.of("blocks_and_merge", KEY_BLOCKS),
     Candidate.of("streaming", {**KEY_BLOCKS, "pack_value": 0}),
 ]
-DECODE = [Candidate.of("split_kv", {"score_keys": 2, "value_rows": 2, "value_vectors": 2})]
+DECODE = [
+    Candidate.of("split_kv", {"score_keys": 2, "streams": 2, "value_rows": 2, "value_vectors": 2})
+]
 
 
 def lowered_text() -> str:

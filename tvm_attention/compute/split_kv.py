@@ -20,12 +20,14 @@ from tvm_attention.compute.problem import MASKED, Problem, ceil_div, float32
 @dataclass(frozen=True)
 class SplitKVTiles:
     """rows: query rows folded onto a key-value head (at least group x query length); lanes: keys of a
-    score vector; score_lanes and value_lanes: lanes that divide the head and value dimension."""
+    score vector; score_lanes and value_lanes: lanes that divide the head and value dimension; streams:
+    places of a split that are read at the same time."""
 
     rows: int
     lanes: int
     score_lanes: int
     value_lanes: int
+    streams: int
 
 
 def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
@@ -33,6 +35,8 @@ def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
     rows, V, SV = tiles.rows, tiles.lanes, tiles.score_lanes
     vectors = ceil_div(ceil_div(p.key_length, V), p.splits)  # key vectors of a split
     outer = (p.batch, p.kv_heads, p.splits)
+    n = tiles.streams
+    chunk = V // n
     last_row = p.group * p.query_length - 1
 
     def query_of(row: Any) -> tuple[Any, Any]:
@@ -40,7 +44,10 @@ def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
         return tirx.truncdiv(r, p.query_length), tirx.truncmod(r, p.query_length)
 
     def key_of(sp: Any, jo: Any, ji: Any) -> Any:
-        return (sp * vectors + jo) * V + ji
+        # Neighbouring lanes take keys from different runs of the split: memory answers several sequential
+        # reads faster than one. The order of keys within a split does not matter.
+        run, stream, step = vectors * chunk, tirx.floormod(ji, n), tirx.floordiv(ji, n)
+        return sp * vectors * V + stream * run + jo * chunk + step
 
     def clamped(key: Any) -> Any:
         return tirx.min(key, p.key_length - 1)

@@ -7,6 +7,7 @@ their extents are shortened to what is valid and, when causal, visible:
 ``task``         the outermost of this many nested loops whose iterations are independent tasks
 ``query_block``  blocks of that many query rows; defines the keys and rows of a task
 ``split``        splits of the keys, in vectors of that many; defines ``split_vectors`` inside
+``split_chunk``  beside it: neighbouring keys that a vector takes
 ``valid_keys``   keys of the task, in units of the given number
 ``valid_rows``   query rows of the task, in units of the given number
 ``key_block``    blocks of that many keys; defines ``block_keys`` inside
@@ -66,7 +67,7 @@ class Narrowing:
         if (block := notes.pop("query_block", None)) is not None:
             scope = self._query_scope(loop.loop_var, int(block))
         elif (lanes := notes.pop("split", None)) is not None:
-            scope = self._split_scope(loop.loop_var, int(lanes))
+            scope = self._split_scope(loop.loop_var, int(lanes), int(notes.pop("split_chunk")))
         elif (size := notes.pop("key_block", None)) is not None:
             extent = ceil_div(scope.keys, int(size))
             here = tirx.min(int(size), scope.keys - loop.loop_var * int(size))
@@ -91,7 +92,7 @@ class Narrowing:
             keys = tirx.max(tirx.min(keys, first + rows + self.offset), 1)
         return Scope(keys=keys, rows=rows)
 
-    def _split_scope(self, index: Any, lanes: int) -> Scope:
+    def _split_scope(self, index: Any, lanes: int, chunk: int) -> Scope:
         vectors = ceil_div(ceil_div(self.keys, lanes), self.splits)
-        left = ceil_div(self.keys, lanes) - index * vectors
+        left = ceil_div(self.keys - index * vectors * lanes, chunk)
         return Scope(split_vectors=tirx.max(tirx.min(vectors, left), 0))
