@@ -31,7 +31,7 @@ def refusal(
         return f"for {record.hardware['kind']}, this machine is {target.kind}"
     if expression not in (None, record.expression):
         return EXPRESSION_CHANGED
-    if record.ratio >= 1:
+    if record.ratio > 1:
         return NOT_FASTER
     return _workload_refusal(record, workload) or _machine_refusal(record, target)
 

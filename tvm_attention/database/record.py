@@ -97,7 +97,7 @@ class TuningRecord:
 
     @property
     def ratio(self) -> float:
-        """Tuned over default seconds: below 1 the record is worth having."""
+        """Tuned over default seconds; 1 where the search confirmed the default schedule."""
         return self.seconds["tuned"] / self.seconds["default"]
 
     @property

@@ -8,20 +8,21 @@ from tvm_attention.database.lines import format_record
 from tvm_attention.database.record import TuningRecord
 from tvm_attention.errors import InvalidValueError
 
-NOT_FASTER = "not faster than the default schedule"
+NOT_FASTER = "slower than the default schedule"
 EXPRESSION_CHANGED = "expression changed"
 
 
 def merge_records(*groups: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
     """The record with the least ratio of tuned to default seconds for each key (target, machine,
-    workload, threads, expression, measured or modelled). Ties with the default are left out."""
+    workload, threads, expression, measured or modelled). Those slower than the default are
+    left out; a ratio of 1 says that the default schedule itself won."""
     best: dict[tuple[object, ...], TuningRecord] = {}
     for group in groups:
         for record in group:
             rival = best.setdefault(record.key, record)
             if _order(record) < _order(rival):
                 best[record.key] = record
-    return tuple(sorted((r for r in best.values() if r.ratio < 1), key=format_record))
+    return tuple(sorted((r for r in best.values() if r.ratio <= 1), key=format_record))
 
 
 def prune_records(
@@ -79,7 +80,7 @@ def verify(
 def _useless(record: TuningRecord, expression: str | None) -> str | None:
     if expression not in (None, record.expression):
         return EXPRESSION_CHANGED
-    return None if record.ratio < 1 else NOT_FASTER
+    return None if record.ratio <= 1 else NOT_FASTER
 
 
 def _order(record: TuningRecord) -> tuple[float, str]:

@@ -20,22 +20,18 @@ if TYPE_CHECKING:
     from tvm_attention.tuning.trials import Finalist
 
 FINALISTS = 3
-TIE = 0.99  # a record must take at most this share of the default schedule's time
+TIE = 0.99  # of the default schedule's time: what takes more is no better, and the default wins
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The best finalist and the default schedule, timed in turns; None where there is no such."""
+    """The winner among the finalists and the default schedule, timed in turns with the latter; None
+    where nothing could be timed."""
 
     candidate: Candidate | None
     winner: Finalist | None
     base: Finalist | None
     reason: str
-
-    @property
-    def kept(self) -> bool:
-        """Whether it is worth a record: ties go to the default schedule."""
-        return self.winner is not None and self.winner.ratio < TIE
 
 
 def confirm(
@@ -62,10 +58,10 @@ def confirm(
         return Finding(None, None, None, f"confirmation: {error}")
     best = min(range(1, len(found)), key=lambda n: float(found[n].ratio))
     speed = f"{1 / found[best].ratio:.2f} times the default schedule's speed"
-    finding = Finding(candidates[best], found[best], found[0], speed)
-    if finding.kept:
-        return finding
-    return Finding(candidates[best], found[best], found[0], f"not kept: {speed}")
+    if found[best].ratio < TIE:
+        return Finding(candidates[best], found[best], found[0], speed)
+    # Worth a record as well: without one, that of a neighbouring head dimension would be taken.
+    return Finding(default, found[0], found[0], f"default schedule confirmed, next best {speed}")
 
 
 def record_of(
@@ -75,7 +71,7 @@ def record_of(
     threads: int,
     trials: int,
 ) -> TuningRecord:
-    """The tuning record of a finding that is kept."""
+    """The tuning record of a finding that has a winner."""
     candidate, winner = finding.candidate, finding.winner
     assert candidate is not None
     assert winner is not None

@@ -54,7 +54,7 @@ class WorkloadSession:
         self._report("confirm")
         finding = confirm(self.workload, self.target, self.threads, self.done, self.workers)
         record = None
-        if finding.kept:
+        if finding.winner is not None:
             record = record_of(finding, self.workload, self.target, self.threads, len(self.done))
         if self.deadline is None or time.monotonic() < self.deadline:
             journal.end(SETTLED if settled else "all trials used")
@@ -160,7 +160,7 @@ class WorkloadSession:
             best=finding.candidate,
             tuned=None if winner is None else winner.seconds,
             default=None if base is None else base.seconds,
-            kept=finding.kept,
+            kept=winner is not None,
             reason=finding.reason,
             trials=len(self.done),
         )
