@@ -22,22 +22,42 @@ class ArrayKind(Protocol):
 
     name: str
 
+    def opened(self, name: str, array: Any) -> Any:
+        """The array itself, or what stands for it in all calls below and keeps its memory alive.
+
+        Raises unless its memory may be read from this process's processor.
+        """
+
     def shape(self, array: Any) -> Shape: ...
     def strides(self, array: Any) -> Shape: ...
     def dtype(self, array: Any) -> str: ...
     def address(self, array: Any) -> int: ...
-    def check(self, name: str, array: Any) -> None:
-        """Raise unless the array's memory may be read from this process's processor."""
-
     def dense(self, array: Any) -> Any:
         """A copy whose last axis is dense."""
 
     def empty(self, shape: Shape, like: Any) -> Any:
-        """A new array on the processor, laid out as ``like`` where the shapes are equal."""
+        """A new array on the processor whose last axis is dense, otherwise laid out as ``like`` where
+        the shapes are equal."""
+
+    def own_kind(self, result: Any, query: Any) -> Any:
+        """What :meth:`empty` made as an array of the caller's query's library."""
+
+
+def is_dense(shape: Shape, strides: Shape) -> bool:
+    """Whether a kernel can read an array in place: neighbours along the last axis are adjacent.
+
+    Strides that are all zero may stand for strides that are no whole elements.
+    """
+    return strides[-1] == 1 or (shape[-1] <= 1 and any(strides))
 
 
 class NumPyArrays:
     name = "NumPy arrays"
+
+    def opened(self, name: str, array: Any) -> Any:
+        if not isinstance(array, np.ndarray):
+            raise _mixed(name, self.name, array)
+        return array
 
     def shape(self, array: Any) -> Shape:
         return tuple(array.shape)
@@ -57,17 +77,18 @@ class NumPyArrays:
         address: int = array.__array_interface__["data"][0]
         return address
 
-    def check(self, name: str, array: Any) -> None:
-        if not isinstance(array, np.ndarray):
-            raise _mixed(name, self.name, array)
-
     def dense(self, array: Any) -> Any:
         return np.array(array, order="C")
 
     def empty(self, shape: Shape, like: Any) -> Any:
-        return (
-            np.empty_like(like, subok=False) if shape == like.shape else np.empty(shape, like.dtype)
-        )
+        if shape == like.shape:
+            made = np.empty_like(like, subok=False)
+            if is_dense(shape, self.strides(made)):  # not so if an axis of stride 0 went last
+                return made
+        return np.empty(shape, like.dtype)
+
+    def own_kind(self, result: Any, query: Any) -> Any:
+        return result
 
 
 class TorchTensors:
@@ -75,6 +96,22 @@ class TorchTensors:
 
     def __init__(self) -> None:
         self._torch = sys.modules["torch"]
+
+    def opened(self, name: str, array: Any) -> Any:
+        torch = self._torch
+        if not isinstance(array, torch.Tensor):
+            raise _mixed(name, self.name, array)
+        if array.layout != torch.strided or array.is_nested or not array.is_cpu:
+            raise UnsupportedError(
+                f"{name}: expected a dense tensor on the cpu, got {_layout(array)} on "
+                f"{array.device}; convert it with .to_dense() or .cpu()"
+            )
+        if array.requires_grad and torch.is_grad_enabled():
+            raise UnsupportedError(
+                f"{name} requires grad, and only the forward pass is computed; call under "
+                f"torch.no_grad() or detach it"
+            )
+        return array
 
     def shape(self, array: Any) -> Shape:
         return tuple(array.shape)
@@ -89,82 +126,65 @@ class TorchTensors:
         address: int = array.data_ptr()
         return address
 
-    def check(self, name: str, array: Any) -> None:
-        torch = self._torch
-        if not isinstance(array, torch.Tensor):
-            raise _mixed(name, self.name, array)
-        if array.layout != torch.strided or not array.is_cpu:
-            raise UnsupportedError(
-                f"{name}: expected a dense tensor on the cpu, got {array.layout} on {array.device}; "
-                f"move it with .cpu()"
-            )
-        if array.requires_grad and torch.is_grad_enabled():
-            raise UnsupportedError(
-                f"{name} requires grad, and only the forward pass is computed; call under "
-                f"torch.no_grad() or detach it"
-            )
-
     def dense(self, array: Any) -> Any:
         return array.contiguous()
 
     def empty(self, shape: Shape, like: Any) -> Any:
         torch = self._torch
         if shape == tuple(like.shape):
-            return torch.empty_like(like.detach())
-        return torch.empty(shape, dtype=like.dtype)
+            made = torch.empty_like(like.detach())
+            if is_dense(shape, self.strides(made)):
+                return made
+        return like.new_empty(shape)  # not torch.empty: the caller may have set a default device
+
+    def own_kind(self, result: Any, query: Any) -> Any:
+        return result
 
 
-class DLPackArrays:
-    """Arrays of any other library: read through DLPack, results made by their ``from_dlpack``."""
+class DLPackArrays(NumPyArrays):
+    """Arrays of any other library: read as NumPy arrays, results made by their ``from_dlpack``."""
 
     name = "DLPack arrays"
 
-    def shape(self, array: Any) -> Shape:
-        return tuple(self.view(array).shape)
-
-    def strides(self, array: Any) -> Shape:
-        view = self.view(array)
-        return NumPyArrays().strides(view)
-
-    def dtype(self, array: Any) -> str:
-        return str(self.view(array).dtype)
-
-    def address(self, array: Any) -> int:
-        return NumPyArrays().address(self.view(array))
-
-    def check(self, name: str, array: Any) -> None:
-        if not hasattr(array, "__dlpack__"):
+    def opened(self, name: str, array: Any) -> Any:
+        if isinstance(array, np.ndarray):
+            return array
+        if not hasattr(array, "__dlpack__") or not hasattr(array, "__dlpack_device__"):
             raise _mixed(name, self.name, array)
-        if array.__dlpack_device__()[0] != 1:
+        device = array.__dlpack_device__()
+        if device[0] != 1:
             raise UnsupportedError(
-                f"{name}: expected an array in cpu memory, got DLPack device "
-                f"{array.__dlpack_device__()}"
+                f"{name}: expected an array in cpu memory, got DLPack device {device}; copy it there"
             )
+        try:
+            return np.from_dlpack(array)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise UnsupportedError(
+                f"{name}: expected an array that NumPy can read through DLPack, got "
+                f"{_type(array)}: {error}; convert it first"
+            ) from error
 
-    def dense(self, array: Any) -> Any:
-        return np.array(self.view(array), order="C")
-
-    def empty(self, shape: Shape, like: Any) -> Any:
-        return np.empty(shape, self.view(like).dtype)
-
-    def view(self, array: Any) -> Any:
-        """The array as NumPy sees it, without a copy."""
-        return array if isinstance(array, np.ndarray) else np.from_dlpack(array)
-
-    def own_kind(self, result: Any, like: Any) -> Any:
-        """A NumPy result as an array of ``like``'s library, where that library says how."""
-        namespace = getattr(like, "__array_namespace__", None)
+    def own_kind(self, result: Any, query: Any) -> Any:
+        """As the query's library says; where it says nothing, an array of TVM's that has DLPack."""
+        namespace = getattr(query, "__array_namespace__", None)
         if namespace is not None:
             return namespace().from_dlpack(result)
-        module = sys.modules.get(type(like).__module__.partition(".")[0])
+        module = sys.modules.get(type(query).__module__.partition(".")[0])
         make = getattr(module, "from_dlpack", None) or load_tvm_libraries().from_dlpack
         return make(result)
 
 
+def _type(array: Any) -> str:
+    return f"{type(array).__module__}.{type(array).__qualname__}"
+
+
+def _layout(tensor: Any) -> str:
+    return "a nested tensor" if tensor.is_nested else str(tensor.layout)
+
+
 def _mixed(name: str, kind: str, array: Any) -> InvalidTypeError:
     return InvalidTypeError(
-        f"{name}: expected {kind} like the query, got {type(array).__module__}."
-        f"{type(array).__qualname__}; convert it first"
+        f"{name}: expected {kind} like the query, got {_type(array)}; convert it first"
     )
 
 

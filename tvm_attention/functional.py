@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
-from tvm_attention.arrays import DLPackArrays, kind_of
+import numpy as np
+
+from tvm_attention.arrays import kind_of
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
-from tvm_attention.operands import check_arrays, check_scale, geometry, workload_of
+from tvm_attention.operands import check_scale, geometry, opened_inputs, workload_of
 from tvm_attention.remembered import RememberedCalls
 from tvm_attention.runtime import load
 
@@ -40,7 +43,10 @@ def scaled_dot_product_attention(
     NotImplementedError) before anything is computed: attn_mask, dropout and other dtypes are not
     computed by this version.
     """
-    if attn_mask is None and dropout_p == 0.0:
+    if type(scale) is not float and scale is not None:
+        scale = check_scale(scale, 1)
+    plain = type(is_causal) is bool and type(enable_gqa) is bool and type(dropout_p) in (float, int)
+    if plain and attn_mask is None and dropout_p == 0.0:
         result = _remembered.run(query, key, value, (is_causal, scale, enable_gqa))
         if result is not None:
             return result
@@ -54,16 +60,16 @@ def _check_options(attn_mask: Any, dropout_p: Any, is_causal: Any, enable_gqa: A
             "attn_mask: expected None, masks are not computed by this version; use is_causal, or run "
             "sequences of different lengths apart"
         )
-    if isinstance(dropout_p, bool) or not isinstance(dropout_p, (int, float)):
+    if isinstance(dropout_p, bool) or not isinstance(dropout_p, Real):
         raise InvalidTypeError(f"dropout_p: expected a number, got {dropout_p!r}")
-    if not 0.0 <= dropout_p <= 1.0:
+    if not 0.0 <= float(dropout_p) <= 1.0:
         raise InvalidValueError(f"dropout_p: expected 0 to 1, got {dropout_p}")
-    if dropout_p > 0.0:
+    if float(dropout_p) > 0.0:
         raise UnsupportedError(
             f"dropout_p: expected 0.0, this library computes inference only, got {dropout_p}"
         )
     for name, option in (("is_causal", is_causal), ("enable_gqa", enable_gqa)):
-        if not isinstance(option, bool):
+        if not isinstance(option, (bool, np.bool_)):
             raise InvalidTypeError(f"{name}: expected True or False, got {option!r}")
 
 
@@ -71,16 +77,15 @@ def _checked(
     query: Any, key: Any, value: Any, is_causal: bool, scale: float | None, enable_gqa: bool
 ) -> Any:
     kind = kind_of(query)
-    inputs = (query, key, value)
-    check_arrays(kind, *inputs)
-    sizes = geometry(kind.shape(query), kind.shape(key), kind.shape(value), enable_gqa=enable_gqa)
+    inputs = opened_inputs(kind, query, key, value)
+    sizes = geometry(*(kind.shape(x) for x in inputs), enable_gqa=enable_gqa)
     factor = check_scale(scale, sizes.head_dim)
-    out = kind.empty(sizes.out_shape, query)
+    out = kind.empty(sizes.out_shape, inputs[0])
     if sizes.empty or sizes.key_length == 0:
         out[...] = 0.0  # rows that may attend to nothing, if any
     else:
         kernel = load(workload_of(sizes, "top_left" if is_causal else None))
         prepared = kernel.compute(kind, sizes, inputs, out, factor)
         if prepared is not None:
-            _remembered.add(inputs, (is_causal, scale, enable_gqa), prepared, sizes.out_shape)
-    return kind.own_kind(out, query) if isinstance(kind, DLPackArrays) else out
+            _remembered.add(inputs, (is_causal, scale, enable_gqa), prepared, out)
+    return kind.own_kind(out, query)

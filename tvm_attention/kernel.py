@@ -6,17 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from tvm_attention.arrays import ArrayKind, DLPackArrays, Shape, kind_of
+from tvm_attention.arrays import ArrayKind, Shape, is_dense, kind_of
 from tvm_attention.compiler import CompiledKernel
 from tvm_attention.database import TuningRecord
 from tvm_attention.errors import InvalidTypeError, InvalidValueError
 from tvm_attention.operands import (
     Geometry,
-    check_arrays,
     check_scale,
     geometry,
-    is_dense,
     kernel_strides,
+    opened_inputs,
 )
 from tvm_attention.prepared import PreparedCall
 from tvm_attention.remembered import RememberedCalls
@@ -81,24 +80,25 @@ class Kernel:
 
         Raises InvalidValueError, InvalidTypeError or UnsupportedError before anything is computed.
         """
+        if type(scale) is not float and scale is not None:
+            scale = check_scale(scale, 1)
         if out is None:
             result = self._remembered.run(query, key, value, (scale,))
             if result is not None:
                 return result
         kind = kind_of(query)
-        check_arrays(kind, query, key, value)
-        sizes = geometry(kind.shape(query), kind.shape(key), kind.shape(value), enable_gqa=True)
+        inputs = opened_inputs(kind, query, key, value)
+        sizes = geometry(*(kind.shape(x) for x in inputs), enable_gqa=True)
         self._check_dims(sizes)
         factor = check_scale(scale, sizes.head_dim)
-        result = kind.empty(sizes.out_shape, query) if out is None else out
         if out is not None:
-            _check_out(kind, out, sizes, (query, key, value))
-        prepared = self.compute(kind, sizes, (query, key, value), result, factor)
-        if out is None and prepared is not None:
-            self._remembered.add((query, key, value), (scale,), prepared, sizes.out_shape)
-        if out is None and isinstance(kind, DLPackArrays):
-            return kind.own_kind(result, query)
-        return result
+            self.compute(kind, sizes, inputs, _opened_out(kind, out, sizes, inputs), factor)
+            return out
+        result = kind.empty(sizes.out_shape, inputs[0])
+        prepared = self.compute(kind, sizes, inputs, result, factor)
+        if prepared is not None:
+            self._remembered.add(inputs, (scale,), prepared, result)
+        return kind.own_kind(result, query)
 
     def __repr__(self) -> str:
         return f"Kernel({self.source})"
@@ -176,8 +176,8 @@ class Kernel:
         return least if tasks >= threads else most if most < threads else least
 
 
-def _check_out(kind: ArrayKind, out: Any, sizes: Geometry, inputs: tuple[Any, ...]) -> None:
-    kind.check("out", out)
+def _opened_out(kind: ArrayKind, out: Any, sizes: Geometry, inputs: tuple[Any, ...]) -> Any:
+    out = kind.opened("out", out)
     shape, strides = kind.shape(out), kind.strides(out)
     if shape != sizes.out_shape:
         raise InvalidValueError(f"out: expected shape {sizes.out_shape}, got {shape}")
@@ -187,13 +187,28 @@ def _check_out(kind: ArrayKind, out: Any, sizes: Geometry, inputs: tuple[Any, ..
         raise InvalidValueError(f"out: expected a dense last axis, got strides {strides}")
     if getattr(getattr(out, "flags", None), "writeable", True) is False:
         raise InvalidValueError("out: expected a writable array, got a read-only one")
-    if any(n > 1 and s == 0 for n, s in zip(shape, strides, strict=True)):
-        raise InvalidValueError(f"out: expected distinct elements, got strides {strides}")
+    if _overlaps_itself(shape, strides):
+        raise InvalidValueError(
+            f"out: expected distinct elements, got shape {shape} with strides {strides}"
+        )
     start, end = _extent(kind, out)
     for name, array in zip(("query", "key", "value"), inputs, strict=True):
         first, last = _extent(kind, array)
         if first < end and start < last:
             raise InvalidValueError(f"out: expected memory of its own, got memory of {name}")
+    return out
+
+
+def _overlaps_itself(shape: Shape, strides: Shape) -> bool:
+    """Whether an axis steps into what the axes of smaller strides have filled. (Axes that interleave
+    without meeting count as overlapping: no layout in use does that.)"""
+    filled = 0
+    for stride, extent in sorted(zip(map(abs, strides), shape, strict=True)):
+        if extent > 1:
+            if stride <= filled:
+                return True
+            filled += (extent - 1) * stride
+    return False
 
 
 def _extent(kind: ArrayKind, array: Any) -> tuple[int, int]:

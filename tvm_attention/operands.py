@@ -11,6 +11,7 @@ from tvm_attention.errors import InvalidTypeError, InvalidValueError, Unsupporte
 from tvm_attention.workload import DTYPES, MAX_HEAD_DIM, AttentionWorkload, default_scale
 
 _MAX_LENGTH = 2**31 - 1
+_MAX_SCALE = 2.0**127  # times log2(e), it is still a float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,6 @@ def geometry(query: Shape, key: Shape, value: Shape, *, enable_gqa: bool) -> Geo
     if s != sv:
         raise InvalidValueError(f"length: expected key and value alike, got {s} and {sv}")
     _check_heads(hq, hk, enable_gqa)
-    if e == 0:
-        raise InvalidValueError(f"query: expected a last axis of at least 1, got shape {query}")
     for name, dim in (("query", e), ("value", ev)):
         if dim > MAX_HEAD_DIM:
             raise UnsupportedError(
@@ -69,7 +68,10 @@ def geometry(query: Shape, key: Shape, value: Shape, *, enable_gqa: bool) -> Geo
             )
     if max(b, hq, lq, s) > _MAX_LENGTH:
         raise UnsupportedError(f"lengths: expected at most {_MAX_LENGTH}, got {query}, {key}")
-    return Geometry(len(query), b, hq, hk, lq, s, e, ev)
+    sizes = Geometry(len(query), b, hq, hk, lq, s, e, ev)
+    if e == 0 and s > 0 and not sizes.empty:
+        raise InvalidValueError(f"query: expected a last axis of at least 1, got shape {query}")
+    return sizes
 
 
 def _four(shape: Shape) -> Shape:
@@ -93,12 +95,13 @@ def _check_heads(query_heads: int, kv_heads: int, enable_gqa: bool) -> None:
         )
 
 
-def check_arrays(kind: ArrayKind, query: Any, key: Any, value: Any) -> None:
-    """Raise unless all three are of one kind, one supported dtype and readable here."""
-    dtypes = []
-    for name, array in (("query", query), ("key", key), ("value", value)):
-        kind.check(name, array)
-        dtypes.append(kind.dtype(array))
+def opened_inputs(kind: ArrayKind, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+    """The three as the kind reads them; raises unless all are of it, of one supported dtype and
+    readable here."""
+    named = (("query", query), ("key", key), ("value", value))
+    first, second, third = (kind.opened(name, array) for name, array in named)
+    inputs = (first, second, third)
+    dtypes = [kind.dtype(x) for x in inputs]
     if len(set(dtypes)) > 1:
         raise InvalidTypeError(
             f"dtype: expected one, got query {dtypes[0]}, key {dtypes[1]}, value {dtypes[2]}"
@@ -107,20 +110,24 @@ def check_arrays(kind: ArrayKind, query: Any, key: Any, value: Any) -> None:
         floating = dtypes[0] in ("float16", "bfloat16", "float64")
         error = UnsupportedError if floating else InvalidTypeError
         raise error(f"dtype: expected {' or '.join(DTYPES)}, got {dtypes[0]}; convert the inputs")
+    return inputs
 
 
-def check_scale(scale: float | None, head_dim: int) -> float:
+def check_scale(scale: Any, head_dim: int) -> float:
     """The scale to use: 1 / sqrt(head_dim) by default. Raises for what is no finite number."""
     if scale is None:
-        return default_scale(head_dim)
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
-        try:
-            scale = float(scale)
-        except (TypeError, ValueError):
-            raise InvalidTypeError(f"scale: expected a number or None, got {scale!r}") from None
-    if not math.isfinite(scale):
-        raise InvalidValueError(f"scale: expected a finite number, got {scale}")
-    return float(scale)
+        return default_scale(max(head_dim, 1))
+    try:
+        if isinstance(scale, (bool, str, bytes)):
+            raise TypeError
+        number = float(scale)  # an array of one element is a number, too
+    except OverflowError:
+        number = math.inf
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidTypeError(f"scale: expected a number or None, got {scale!r}") from None
+    if not abs(number) <= _MAX_SCALE:
+        raise InvalidValueError(f"scale: expected a finite float32 number, got {number}")
+    return number
 
 
 def workload_of(sizes: Geometry, causal: str | None) -> AttentionWorkload:
@@ -143,11 +150,6 @@ def kernel_strides(strides: Shape) -> Shape:
     if len(outer) == 3:
         return outer
     return (0, 0, *outer) if len(outer) == 1 else (outer[0], 0, outer[1])
-
-
-def is_dense(shape: Shape, strides: Shape) -> bool:
-    """Whether a kernel can read an array in place: neighbours along the last axis are adjacent."""
-    return strides[-1] == 1 or shape[-1] <= 1
 
 
 def check_threads(count: int | None) -> None:

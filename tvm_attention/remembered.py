@@ -27,7 +27,7 @@ class _Entry:
     signature: Any
     prepared: PreparedCall
     shape: Shape
-    like_query: bool  # the result has the query's shape, and so its layout
+    like_query: bool  # the result has the query's shape and layout
     threads: int  # 0 where the caller's pool has no say
 
 
@@ -52,11 +52,14 @@ class RememberedCalls:
             return self._run_numpy(query, key, value, options) if tensor is np.ndarray else None
         if type(key) is not tensor or type(value) is not tensor:
             return None
-        signature: Any = (
-            query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, options,
-        )  # fmt: skip
-        if not (query.is_contiguous() and key.is_contiguous() and value.is_contiguous()):
-            signature = (signature, query.stride(), key.stride(), value.stride())
+        try:
+            signature: Any = (
+                query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, options,
+            )  # fmt: skip
+            if not (query.is_contiguous() and key.is_contiguous() and value.is_contiguous()):
+                signature = (signature, query.stride(), key.stride(), value.stride())
+        except RuntimeError:  # nested and sparse tensors have none of these
+            return None
         entry = self._last
         if entry is None or entry.signature != signature:  # cheaper than hashing it
             entry = self._entries.get(signature)
@@ -72,16 +75,17 @@ class RememberedCalls:
             return None
         if entry.threads and self._pool.max_threads() != entry.threads:
             return None
-        out = torch.empty_like(query) if entry.like_query else torch.empty(entry.shape)
+        out = torch.empty_like(query) if entry.like_query else query.new_empty(entry.shape)
         entry.prepared.run(query.data_ptr(), key.data_ptr(), value.data_ptr(), out.data_ptr())
         return out
 
     def add(
-        self, inputs: tuple[Any, Any, Any], options: Options, prepared: PreparedCall, shape: Shape
+        self, inputs: tuple[Any, Any, Any], options: Options, prepared: PreparedCall, out: Any
     ) -> None:
-        """Remember how a call on these inputs, giving an array of this shape, runs."""
+        """Remember how a call on these inputs, giving an array of the shape and strides of ``out``,
+        runs."""
         array = type(inputs[0])
-        torch = sys.modules.get("torch")
+        torch: Any = sys.modules.get("torch")
         is_torch = torch is not None and array is torch.Tensor
         if not (is_torch or array is np.ndarray) or any(type(x) is not array for x in inputs):
             return
@@ -92,8 +96,11 @@ class RememberedCalls:
             self._entries.clear()
         signature = (_torch_signature if is_torch else _numpy_signature)(*inputs, options)
         threads = prepared.threads if self._follow and not environment.num_threads() else 0
-        like_query = tuple(inputs[0].shape) == shape
-        self._entries[signature] = _Entry(signature, prepared, shape, like_query, threads)
+        like_query = _layout((torch if is_torch else np).empty_like(inputs[0])) == _layout(out)
+        self._entries[signature] = _Entry(
+            signature, prepared, tuple(out.shape), like_query, threads
+        )
+        self._last = None  # it may be what this entry replaces
 
     def forget(self) -> None:
         """Drop all of them."""
@@ -110,6 +117,11 @@ class RememberedCalls:
         arrays = (query, key, value, out)
         entry.prepared.run(*(x.__array_interface__["data"][0] for x in arrays))
         return out
+
+
+def _layout(array: Any) -> tuple[Shape, Shape]:
+    strides = array.strides if isinstance(array, np.ndarray) else array.stride()
+    return tuple(array.shape), tuple(strides)
 
 
 def _torch_signature(query: Any, key: Any, value: Any, options: Options) -> Any:

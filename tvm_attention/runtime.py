@@ -13,7 +13,7 @@ from tvm_attention.errors import InvalidTypeError
 from tvm_attention.kernel import Kernel, KernelSource
 from tvm_attention.operands import check_threads
 from tvm_attention.schedules import Candidate, schedules_for
-from tvm_attention.target import HardwareTarget, detect_target
+from tvm_attention.target import HardwareTarget, check_runnable, detect_target
 from tvm_attention.workload import AttentionWorkload
 
 _lock = threading.RLock()
@@ -65,17 +65,15 @@ def load(
     """The kernel that fits a workload on a target (default: this machine).
 
     The best tuning record is matched, its kernel taken from the disk cache or built (about half a
-    second). ``target`` names a level this machine can run ("x86-64-v3"); ``num_threads`` defaults to
+    second). ``target`` is a level this machine can run ("x86-64-v3"); ``num_threads`` defaults to
     TVM_ATTENTION_NUM_THREADS, else what the process's thread pool is set to.
 
     Raises InvalidTypeError, InvalidValueError, UnsupportedError or KernelBuildError.
     """
-    if not isinstance(workload, AttentionWorkload):
-        raise InvalidTypeError(
-            f"workload: expected an AttentionWorkload, got {type(workload).__name__}"
-        )
+    _check_workload(workload)
     check_threads(num_threads)
     hardware = _target(target)
+    check_runnable(hardware)
     threads = num_threads or environment.num_threads()
     key = (*_neighbourhood(workload), hardware, threads)
     kernel = _kernels.get(key)
@@ -106,7 +104,11 @@ def _compiled(
 
 
 def explain(workload: AttentionWorkload, target: str | HardwareTarget | None = None) -> Explanation:
-    """What :func:`load` would take for a workload, and why; builds nothing."""
+    """What :func:`load` would take for a workload, and why; builds nothing.
+
+    Raises as :func:`load` does, but takes any HardwareTarget.
+    """
+    _check_workload(workload)
     hardware = _target(target)
     return Explanation(workload, hardware, select(workload, hardware))
 
@@ -149,4 +151,15 @@ def forget_kernels() -> None:
 def _target(target: str | HardwareTarget | None) -> HardwareTarget:
     if isinstance(target, HardwareTarget):
         return target
+    if target is not None and not isinstance(target, str):
+        raise InvalidTypeError(
+            f"target: expected a name, a HardwareTarget or None, got {type(target).__name__}"
+        )
     return detect_target(target)
+
+
+def _check_workload(workload: AttentionWorkload) -> None:
+    if not isinstance(workload, AttentionWorkload):
+        raise InvalidTypeError(
+            f"workload: expected an AttentionWorkload, got {type(workload).__name__}"
+        )

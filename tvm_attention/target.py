@@ -27,6 +27,7 @@ __all__ = [
     "LEVELS",
     "HardwareFacts",
     "HardwareTarget",
+    "check_runnable",
     "cut_down",
     "detect_target",
     "features_of",
@@ -164,17 +165,23 @@ def cut_down(host: HardwareTarget, name: str) -> HardwareTarget:
     named = named_target(name)
     if named.name == host.name:
         return host
-    missing = sorted(named.features - host.features)
-    if named.kind != host.kind or missing:
-        lacks = f"lacks {', '.join(missing)}" if named.kind == host.kind else f"is {host.kind}"
-        raise InvalidValueError(
-            f"target {named.name}: this machine ({host.name}) {lacks}; choose a target it can run, "
-            f"such as {host.isa}, or unset {environment.TARGET}"
-        )
+    check_runnable(named, host)
     micro = host.micro_architecture if named.is_generic else named.micro_architecture
     return replace(
         host, name=named.name, isa=named.isa, features=named.features, micro_architecture=micro
     )
+
+
+def check_runnable(target: HardwareTarget, host: HardwareTarget | None = None) -> None:
+    """Raise InvalidValueError for a target that needs what the host (default: this machine) lacks."""
+    host = host or _local_target(processor.usable_cpus())
+    missing = sorted(target.features - host.features)
+    if target.kind != host.kind or missing:
+        lacks = f"lacks {', '.join(missing)}" if target.kind == host.kind else f"is {host.kind}"
+        raise InvalidValueError(
+            f"target {target.name}: this machine ({host.name}) {lacks}; choose a target it can run, "
+            f"such as {host.isa}, or unset {environment.TARGET}"
+        )
 
 
 def levels_below(target: HardwareTarget) -> tuple[str, ...]:
