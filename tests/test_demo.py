@@ -4,11 +4,11 @@ import math
 import numpy as np
 import pytest
 from rich.console import Console
-from tvm_attention.schedules import Candidate
 
 import tvm_attention
 from tvm_attention import demo, reference
 from tvm_attention.kernel import KernelSource
+from tvm_attention.schedules import Candidate
 from tvm_attention.workload import AttentionWorkload
 
 TINY = {
