@@ -1,0 +1,171 @@
+"""Lowered kernels: tasks dealt out to any number of threads, scratch memory, register tiles."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+import pytest
+from attention_cases import assert_right, inputs, kernel_of, poisoned
+from test_compute import PREFILL, VARIANTS, decode_candidate, lanes_of, prefill_candidate
+
+from tvm_attention.arrays import NumPyArrays
+from tvm_attention.compiler import build_module
+from tvm_attention.kernel import Kernel
+from tvm_attention.operands import geometry
+from tvm_attention.schedules import Candidate
+from tvm_attention.target import HardwareTarget, detect_target, named_target
+from tvm_attention.workload import AttentionWorkload, default_scale
+
+
+def case_of(
+    name: str, causal: str | None, batch: int, heads: int, queries: int, keys: int
+) -> tuple[AttentionWorkload, Candidate]:
+    case = AttentionWorkload(
+        head_dim=48, value_dim=64, causal=causal, batch=batch, query_heads=heads,
+        query_length=queries, key_length=keys,
+    )  # fmt: skip
+    if name == "split_kv":
+        return case.with_lengths(4, keys), decode_candidate(4)
+    return case, prefill_candidate(name, lanes_of(detect_target()), 64)
+
+
+@pytest.mark.parametrize("causal", [None, "top_left"])
+@pytest.mark.parametrize("name", PREFILL)
+def test_every_task_is_computed_by_one_of_any_number_of_threads(
+    name: str, causal: str | None
+) -> None:
+    """Heads that the threads share evenly or not, fewer tasks than threads, and one task."""
+    for batch, heads, queries in ((1, 1, 5), (1, 3, 100), (2, 2, 33)):
+        case, candidate = case_of(name, causal, batch, heads, queries, 110)
+        q, k, v = inputs(case)
+        one = poisoned((batch, heads, queries, 64))
+        kernel_of(case, candidate, threads=1)(q, k, v, one)
+        assert_right(one, q, k, v, causal=causal)
+        for threads in (2, 3, 4, 5):
+            out = poisoned(one.shape)
+            kernel_of(case, candidate, threads=threads)(q, k, v, out)
+            np.testing.assert_array_equal(out, one, err_msg=f"{threads} threads")
+
+
+@pytest.mark.parametrize("causal", [None, "bottom_right"])
+def test_decoding_is_right_on_any_number_of_threads(causal: str | None) -> None:
+    """The keys are split differently: results differ in their roundings alone."""
+    for batch, heads, keys in ((1, 1, 5), (1, 1, 700), (3, 2, 130)):
+        case, candidate = case_of("split_kv", causal, batch, heads, 4, keys)
+        q, k, v = inputs(case)
+        for threads in (1, 2, 3, 4, 5):
+            out = poisoned((batch, heads, 4, 64))
+            kernel_of(case, candidate, threads=threads)(q, k, v, out)
+            what = f"{keys} keys, {threads} threads"
+            assert_right(out, q, k, v, causal=causal, what=what)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_kernel_stays_within_the_workspace_it_asked_for(name: str) -> None:
+    kind, guard = NumPyArrays(), 4096
+    for threads, keys in product((1, 3), (1, 131, 700)):
+        case, candidate = case_of(name, None, 2, 3, 21, keys)
+        kernel = kernel_of(case, candidate, threads=threads)
+        q, k, v = inputs(case)
+        out = poisoned((*q.shape[:3], 64))
+        arrays = (q, k, v, out)
+        sizes = geometry(q.shape, k.shape, v.shape, enable_gqa=True)
+        call = kernel.prepare(sizes, tuple(kind.strides(x) for x in arrays), default_scale(48))
+        memory = np.full(call.workspace_bytes + 2 * guard, 0xA5, np.uint8)
+        start = guard + -(memory.ctypes.data + guard) % 64
+        memory[start : start + call.workspace_bytes] = 0xFF  # NaN: nothing may be taken for zero
+        address = memory.ctypes.data + start
+        call.main(*(kind.address(x) for x in arrays), address, *call.arguments)
+        assert_right(out, q, k, v)
+        assert (memory[:start] == 0xA5).all()
+        assert (memory[start + call.workspace_bytes :] == 0xA5).all()
+
+
+def workspace_bytes(kernel: Kernel, batch: int, heads: int, rows: int, keys: int) -> int:
+    shapes = [(batch, heads, n, 64) for n in (rows, keys, keys, rows)]
+    strides = [(heads * n * 64, n * 64, 64, 1) for _, _, n, _ in shapes]
+    sizes = geometry(*shapes[:3], enable_gqa=True)
+    return kernel.prepare(sizes, tuple(strides), 1.0).workspace_bytes
+
+
+@pytest.mark.parametrize(
+    "name", ["blocks_and_merge", "blocks_and_merge packed", "streaming packed"]
+)
+def test_workspace_grows_with_the_keys_alone(name: str) -> None:
+    case = AttentionWorkload(head_dim=64, key_length=32768, query_length=32768)
+    candidate = prefill_candidate(name, lanes_of(detect_target()), 64)
+    kernel = kernel_of(case, candidate, threads=2)
+    needed = workspace_bytes(kernel, 1, 8, 32768, 32768)
+    assert needed == workspace_bytes(kernel, 1, 8, 64, 32768)
+    value_bytes = 8 * 32768 * 64 * 4
+    # Key blocks of 96 round the last one up.
+    assert needed <= (1.01 * value_bytes if name.endswith("packed") else 0)
+
+
+LABEL = re.compile(r"(\.L\w+):")
+JUMP = re.compile(r"j\w+\s+(\.L\w+)$")
+MULTIPLY_ADD = re.compile(r"vfn?madd\w*ps\s.*%([xyz]mm\d+)$")
+STORE = re.compile(r"v?mov\w*\s+%[^()]*,\s*[^%]*\(")
+
+
+def innermost_loops(assembly: str) -> list[list[str]]:
+    """The instructions between a label and a jump back to it, where no other such pair is inside."""
+    lines = [line.split("#")[0].strip() for line in assembly.splitlines()]
+    labels = {m[1]: n for n, line in enumerate(lines) if (m := LABEL.match(line))}
+    jumps = ((n, JUMP.match(line)) for n, line in enumerate(lines))
+    loops = [(labels[m[1]], n) for n, m in jumps if m and labels.get(m[1], n + 1) <= n]
+    inner = [
+        (a, b) for a, b in loops
+        if not any((c, d) != (a, b) and a <= c and d <= b for c, d in loops)
+    ]  # fmt: skip
+    return [lines[a : b + 1] for a, b in inner]
+
+
+def accumulators(loop: list[str]) -> int:
+    """Different registers that a loop's multiply-adds add to, none of them stored in the loop."""
+    if any(STORE.match(line) for line in loop):
+        return 0
+    return len({m[1] for line in loop if (m := MULTIPLY_ADD.match(line))})
+
+
+def product_tiles(
+    target: HardwareTarget, name: str
+) -> tuple[AttentionWorkload, Candidate, set[int]]:
+    """A case with products of many steps, and the accumulators of its two register tiles."""
+    if name == "split_kv":
+        case = AttentionWorkload(head_dim=512, query_heads=4, kv_heads=1, query_length=1)
+        candidate = decode_candidate(4)
+        value = candidate["value_rows"] * candidate["value_vectors"]
+        return case, candidate, {candidate["score_keys"] * 4, value}
+    candidate = prefill_candidate(name, lanes_of(target), 256)
+    tiles = {candidate[f"{x}_rows"] * candidate[f"{x}_vectors"] for x in ("score", "value")}
+    return AttentionWorkload(head_dim=256), candidate, tiles
+
+
+@lru_cache
+def tile_loops(level: str, name: str) -> tuple[list[int], set[int]]:
+    target = named_target(level)
+    case, candidate, tiles = product_tiles(target, name)
+    assembly = build_module(case, target, candidate).mod.inspect_source("asm")
+    return [accumulators(loop) for loop in innermost_loops(assembly)], tiles
+
+
+@pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_register_tiles_stay_in_registers(name: str, level: str) -> None:
+    """No hot loop stores anything: one that spills, or keeps its accumulators in memory, would."""
+    found, tiles = tile_loops(level, name)
+    for tile in tiles:
+        assert tile in found, f"no loop of {tile} accumulators without stores: {sorted(found)}"
+
+
+def test_a_spilling_loop_is_seen() -> None:
+    loop = [".LBB0_1:", "vfmadd231ps (%rax), %ymm1, %ymm2", "jne .LBB0_1"]
+    assert accumulators(loop) == 1
+    for store in ("vmovups %ymm2, 64(%rsp)", "vmovaps\t%zmm2, (%r13,%rax)"):
+        assert accumulators([*loop[:2], store, loop[2]]) == 0
+    assert accumulators([*loop[:2], "vmovups (%rsp), %ymm3", loop[2]]) == 1
+    assert innermost_loops("\n".join([".LBB0_0:", *loop, "jmp .LBB0_0"])) == [loop]
