@@ -94,8 +94,9 @@ BAD_SHAPES: dict[str, tuple[Shape, Shape, Shape, type[AttentionError], str]] = {
 @pytest.mark.parametrize("what", BAD_SHAPES)
 def test_shapes_that_do_not_fit(what: str) -> None:
     query, key, value, error, message = BAD_SHAPES[what]
-    with pytest.raises(error, match=f"expected .*{message}"):
+    with pytest.raises(error, match=message) as raised:
         geometry(query, key, value, enable_gqa=True)
+    assert ": expected " in str(raised.value)
 
 
 def test_grouped_queries_must_be_asked_for() -> None:
@@ -127,7 +128,7 @@ def test_dtypes_that_are_not_computed(dtype: str, error: type[AttentionError]) -
 def test_dtypes_must_be_one(place: int) -> None:
     arrays = [np.zeros((2, 3), np.float32)] * 3
     arrays[place] = np.zeros((2, 3), np.float16)
-    with pytest.raises(InvalidTypeError, match=r"dtype: expected one, got query float.*float16"):
+    with pytest.raises(InvalidTypeError, match=r"dtype: expected one, got query .*float16"):
         opened_inputs(NumPyArrays(), *arrays)
 
 
