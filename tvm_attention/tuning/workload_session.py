@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tvm_attention.database import TuningRecord, available_logs, read_log
+from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.target import HardwareTarget
 from tvm_attention.tuning.confirmation import Finding, confirm, record_of
@@ -47,7 +48,8 @@ class WorkloadSession:
         journal = Journal(self.workload, self.target, self.threads)
         self.done, ended = journal.read()
         self.resumed = len(self.done)
-        if ended is not None and (len(self.done) >= self.trials or ended == SETTLED):
+        finished = ended == SETTLED or (ended is not None and len(self.done) >= self.trials)
+        if finished and self._is_recorded():
             self._report("skipped")
             return self._outcome(Finding(None, None, None, f"already tuned: {ended}")), None
         settled = self._search(journal)
@@ -60,6 +62,15 @@ class WorkloadSession:
             journal.end(SETTLED if settled else "all trials used")
         self._report("done")
         return self._outcome(finding), record
+
+    def _is_recorded(self) -> bool:
+        """Whether the log has a record of this very workload; it may be another log than last time."""
+        records = read_log(self.log) if self.log.exists() else ()
+        return any(
+            (r.workload, r.target, r.threads, r.expression)
+            == (self.workload, self.target.name, self.threads, EXPRESSION_DIGEST)
+            for r in records
+        )
 
     def _search(self, journal: Journal) -> bool:
         """Measure candidates until the budget is used (False) or nothing improves (True)."""

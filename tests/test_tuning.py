@@ -1,0 +1,221 @@
+"""Tuning: what is searched, journalled, confirmed and recorded, and what a bad candidate costs."""
+
+import json
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+import tvm_attention
+from tvm_attention.database import read_log, write_log
+from tvm_attention.errors import InvalidTypeError, InvalidValueError
+from tvm_attention.runtime import forget_kernels
+from tvm_attention.schedules import Candidate, schedules_for
+from tvm_attention.target import detect_target
+from tvm_attention.tuning import session, trials, workers
+from tvm_attention.tuning.confirmation import FINALISTS
+from tvm_attention.tuning.journal import Journal, Trial
+from tvm_attention.tuning.trials import Finalist
+from tvm_attention.workload import AttentionWorkload
+
+WORKLOAD = AttentionWorkload(head_dim=32, query_heads=2, query_length=48, key_length=40)
+TARGET = detect_target()
+
+
+def default() -> Candidate:
+    schedules = schedules_for(TARGET)
+    return schedules.default_candidate(WORKLOAD, schedules.machine_parameters(TARGET))
+
+
+def seconds_of(candidate: Candidate) -> float:
+    """A made-up time: more query rows a block are slower, the default is slow."""
+    return 1e-3 * candidate["query_block"] * (3 if candidate == default() else 1)
+
+
+class FakeWorkers:
+    """Workers that build nothing. ``interrupt_at`` is the measurement at which Ctrl-C comes."""
+
+    interrupt_at: int | None = None
+    measured = 0
+    default_wins = False
+
+    def __init__(self, builders: int) -> None:
+        assert builders >= 1
+
+    def __enter__(self) -> "FakeWorkers":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+    def build(self, arguments: list[tuple[Any, ...]]) -> list[tuple[Any, str]]:
+        return [(str(candidate), "") for _, _, candidate in arguments]
+
+    def measure(self, source: str, w: Any, candidate: Candidate, *rest: Any) -> tuple[Any, str]:
+        type(self).measured += 1
+        if type(self).measured == type(self).interrupt_at:
+            raise KeyboardInterrupt
+        if candidate["score_rows"] == 4:
+            return None, "wrong result"
+        return seconds_of(candidate), ""
+
+    def confirm(self, sources: Any, w: Any, candidates: list[Candidate], threads: int) -> Any:
+        assert candidates[0] == default()
+        assert 2 <= len(candidates) <= 1 + FINALISTS
+        base = seconds_of(candidates[0])
+        times = [seconds_of(c) for c in candidates]
+        if self.default_wins:
+            times = [base, *(2 * base for _ in candidates[1:])]
+        return [Finalist(t, t / base, 0.9 * t / base, 1.1 * t / base) for t in times], ""
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[FakeWorkers]:
+    class Fresh(FakeWorkers):
+        pass
+
+    monkeypatch.setattr(session, "Workers", Fresh)
+    monkeypatch.setenv("TVM_ATTENTION_CACHE_DIR", str(tmp_path / "cache"))
+    return Fresh
+
+
+def log_path(tmp_path: Path) -> Path:
+    return tmp_path / TARGET.name / "tuned.jsonl"
+
+
+def test_winner_is_recorded_and_served(
+    fake: type[FakeWorkers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phases = []
+    result = tvm_attention.tune(
+        WORKLOAD, trials=24, log=log_path(tmp_path), progress=lambda p: phases.append(p)
+    )
+    (record,) = read_log(log_path(tmp_path))
+    assert result.records == (record,)
+    assert not result.interrupted
+    assert record.ratio < 1
+    assert record.decisions != dict(default().decisions)
+    assert record.workload == WORKLOAD
+    assert [p.phase for p in phases[-2:]] == ["confirm", "done"]
+    assert phases[-1].trial == 24
+    assert set(phases[-1].failures) <= {"wrong result"}
+    monkeypatch.setenv("TVM_ATTENTION_LOG_DIR", str(tmp_path))
+    forget_kernels()
+    assert tvm_attention.explain(WORKLOAD).source.record == record
+    forget_kernels()
+
+
+def test_default_schedule_is_confirmed_when_nothing_beats_it(
+    fake: type[FakeWorkers], tmp_path: Path
+) -> None:
+    fake.default_wins = True
+    result = tvm_attention.tune(WORKLOAD, trials=8, log=log_path(tmp_path))
+    (record,) = read_log(log_path(tmp_path))
+    assert record.ratio == 1
+    assert Candidate.of(record.variant, record.decisions) == default()
+    assert "default schedule confirmed" in result.outcomes[0].reason
+
+
+def test_interrupted_run_resumes_and_a_finished_one_is_skipped(
+    fake: type[FakeWorkers], tmp_path: Path
+) -> None:
+    fake.interrupt_at = 6
+    first = tvm_attention.tune(WORKLOAD, trials=16, log=log_path(tmp_path))
+    assert first.interrupted
+    assert not log_path(tmp_path).exists()
+    fake.interrupt_at = None
+    fake.measured = 0
+    second = tvm_attention.tune(WORKLOAD, trials=16, log=log_path(tmp_path))
+    assert not second.interrupted
+    assert fake.measured == 16 - 5
+    assert len(second.records) == 1
+    fake.measured = 0
+    third = tvm_attention.tune(WORKLOAD, trials=16, log=log_path(tmp_path))
+    assert fake.measured == 0
+    assert third.records == ()
+    assert "already tuned" in third.outcomes[0].reason
+    write_log(log_path(tmp_path), [])
+    fourth = tvm_attention.tune(WORKLOAD, trials=16, log=log_path(tmp_path))
+    assert fake.measured == 0
+    assert len(fourth.records) == 1
+
+
+def test_journal_skips_a_line_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_ATTENTION_CACHE_DIR", str(tmp_path))
+    journal = Journal(WORKLOAD, TARGET, 2)
+    good = Trial(default(), 1e-3)
+    journal.add(good)
+    with journal.path.open("a") as file:
+        file.write('{"variant": "row_bl')
+    failed = Trial(default().replace(query_block=64), None, "timed out")
+    journal.add(failed)
+    assert journal.read() == ([good, failed], None)
+    journal.end("all trials used")
+    assert Journal(WORKLOAD, TARGET, 2).read() == ([good, failed], "all trials used")
+    assert Journal(WORKLOAD, TARGET, 1).read() == ([], None)
+    assert all(json.loads(line) for line in journal.path.read_text().splitlines() if "bl\n" in line)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"trials": 0}, InvalidValueError),
+        ({"minutes": 0}, InvalidValueError),
+        ({"minutes": float("nan")}, InvalidValueError),
+        ({"num_threads": 0}, InvalidValueError),
+        ({"num_threads": 1.5}, InvalidTypeError),
+        ({"target": "x86-64-v9"}, InvalidValueError),
+    ],
+)
+def test_bad_budget(arguments: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error, match="expected"):
+        tvm_attention.tune(WORKLOAD, **arguments)
+
+
+def crash(*_: Any) -> float:
+    os._exit(7)
+
+
+def hang(*_: Any) -> float:
+    time.sleep(600)
+    return 0.0
+
+
+def test_a_candidate_that_crashes_or_hangs_costs_only_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "MEASURE_TIMEOUT", 1.0)
+    with workers.Workers(1) as pool:
+        pool._runner.schedule(trials.warm_up, ()).result()  # so that only the task itself is timed
+        assert pool._timed(crash, (), 30.0)[1].startswith("crashed")
+        assert pool._timed(hang, (), 1.0) == (None, "timed out")
+        assert pool._timed(abs, (-3,), 30.0) == (3, "")
+
+
+def test_real_tuning_of_a_small_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_ATTENTION_CACHE_DIR", str(tmp_path / "cache"))
+    result = tvm_attention.tune(WORKLOAD, trials=3, log=log_path(tmp_path))
+    (outcome,) = result.outcomes
+    assert outcome.trials == 3
+    assert outcome.kept
+    assert outcome.tuned is not None
+    assert outcome.tuned > 0
+    (record,) = read_log(log_path(tmp_path))
+    assert record.provenance["trials"] == 3
+
+
+def test_a_wrong_kernel_is_refused() -> None:
+    source = trials.build(WORKLOAD, TARGET, default())
+    other = AttentionWorkload(
+        head_dim=32, query_heads=2, query_length=48, key_length=40, causal=True
+    )
+    with pytest.raises(tvm_attention.TuningError, match="wrong result"):
+        trials.measure(source, other, default(), 1, float("inf"))
