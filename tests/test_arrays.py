@@ -30,6 +30,7 @@ ROWS = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
         ((2, 1), (3, 77), True),
         ((2, 0), (3, 77), True),
         ((2, 1), (0, 0), False),
+        ((0, 2), (0, 0), True),
     ],
 )
 def test_what_a_kernel_reads_in_place(

@@ -48,7 +48,7 @@ def is_dense(shape: Shape, strides: Shape) -> bool:
 
     Strides that are all zero may stand for strides that are no whole elements.
     """
-    return strides[-1] == 1 or (shape[-1] <= 1 and any(strides))
+    return strides[-1] == 1 or 0 in shape or (shape[-1] == 1 and any(strides))
 
 
 class NumPyArrays:

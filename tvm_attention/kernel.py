@@ -202,6 +202,8 @@ def _opened_out(kind: ArrayKind, out: Any, sizes: Geometry, inputs: tuple[Any, .
 def _overlaps_itself(shape: Shape, strides: Shape) -> bool:
     """Whether an axis steps into what the axes of smaller strides have filled. (Axes that interleave
     without meeting count as overlapping: no layout in use does that.)"""
+    if 0 in shape:
+        return False
     filled = 0
     for stride, extent in sorted(zip(map(abs, strides), shape, strict=True)):
         if extent > 1:
