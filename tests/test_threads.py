@@ -21,7 +21,7 @@ from tvm_attention.threads import Launcher, launcher, launching
 from tvm_attention.threads.native import launch_source
 from tvm_attention.threads.openmp import find_openmp, libgomp_paths
 
-GUARD = 60.0  # seconds: turns a hang into a failure
+GUARD = 300.0  # seconds: turns a hang into a failure
 
 
 @pytest.fixture(params=["own pool", "openmp"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from filelock import FileLock, Timeout
 from tvm_attention import environment
 
 _SUFFIX = ".ll"
+_UNFINISHED = "write-"  # begins the name of a file that is being written
+_ABANDONED = 3600.0  # seconds after which its writer must have died
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +34,10 @@ def read(key: str) -> str | None:
     path = _path(key)
     try:
         source = path.read_text(encoding="utf-8")
-        os.utime(path)
     except (OSError, UnicodeDecodeError):
         return None
+    with suppress(OSError):  # one that may only be read serves as well
+        os.utime(path)
     return source
 
 
@@ -46,7 +50,7 @@ def write(key: str, source: str) -> None:
     directory = environment.cache_directory()
     with suppress(OSError, Timeout):
         directory.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=directory, prefix="write-")
+        handle, temporary = tempfile.mkstemp(dir=directory, prefix=_UNFINISHED)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(source)
@@ -110,6 +114,10 @@ def _by_age(directory: Path) -> list[tuple[float, int, Path]]:
 def _make_room(directory: Path) -> None:
     limit = environment.cache_limit()
     with FileLock(directory / "prune.lock", timeout=1):
+        for path in directory.glob(f"{_UNFINISHED}*"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > _ABANDONED:
+                    path.unlink()
         entries = _by_age(directory)
         size = sum(s for _, s, _ in entries)
         for _, bytes_, path in entries:
