@@ -118,3 +118,19 @@ def lengths_around(tiles: Iterator[int] | set[int], most: int) -> list[int]:
     """One, and one below, at and above each tile size, up to ``most``."""
     near = {1} | {t + step for t in tiles for step in (-1, 0, 1)}
     return sorted(n for n in near if 1 <= n <= most)
+
+
+def unit_normal(*shape: int, seed: int = 0) -> Array:
+    """Other values for each shape and seed."""
+    return np.random.default_rng([seed, *shape]).standard_normal(shape, dtype=np.float32)
+
+
+def query_key_value(
+    heads: int = 4, kv_heads: int = 4, rows: int = 12, keys: int = 20
+) -> tuple[Array, Array, Array]:
+    """A batch of two, head dimension 16 and value dimension 24."""
+    return (
+        unit_normal(2, heads, rows, 16, seed=1),
+        unit_normal(2, kv_heads, keys, 16, seed=2),
+        unit_normal(2, kv_heads, keys, 24, seed=3),
+    )
