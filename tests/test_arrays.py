@@ -194,6 +194,21 @@ def test_torch_tensors_elsewhere_are_refused(make: Any, got: str) -> None:
         TorchTensors().opened("value", make())
 
 
+def test_torch_negations_that_are_pending_are_refused() -> None:
+    pending = torch.zeros(2, 3, dtype=torch.complex64).conj().imag
+    assert pending.is_neg()
+    with pytest.raises(UnsupportedError, match=r"key: expected .*negation; call \.resolve_neg"):
+        TorchTensors().opened("key", pending)
+    TorchTensors().opened("key", pending.resolve_neg())
+
+
+def test_masked_arrays_are_refused() -> None:
+    masked = np.ma.masked_greater(ROWS, 5)
+    with pytest.raises(UnsupportedError, match=r"value: expected an array without a mask, got"):
+        NumPyArrays().opened("value", masked)
+    assert NumPyArrays().opened("value", masked.filled()) is not None
+
+
 def test_torch_gradients_are_refused_where_they_would_be_recorded() -> None:
     kind, tensor = TorchTensors(), torch.zeros(2, 3, requires_grad=True)
     with pytest.raises(UnsupportedError, match=r"query requires grad.*torch\.no_grad\(\)"):

@@ -57,6 +57,11 @@ class NumPyArrays:
     def opened(self, name: str, array: Any) -> Any:
         if not isinstance(array, np.ndarray):
             raise _mixed(name, self.name, array)
+        if isinstance(array, np.ma.MaskedArray):
+            raise UnsupportedError(
+                f"{name}: expected an array without a mask, got a masked one, whose mask would be "
+                f"ignored; use .filled()"
+            )
         return array
 
     def shape(self, array: Any) -> Shape:
@@ -110,6 +115,11 @@ class TorchTensors:
             raise UnsupportedError(
                 f"{name} requires grad, and only the forward pass is computed; call under "
                 f"torch.no_grad() or detach it"
+            )
+        if array.is_neg():  # such as x.conj().imag: its memory holds the negated numbers
+            raise UnsupportedError(
+                f"{name}: expected a tensor whose memory holds its numbers, got one with a pending "
+                f"negation; call .resolve_neg()"
             )
         return array
 

@@ -69,6 +69,8 @@ class RememberedCalls:
         torch = self._torch
         if not (query.is_cpu and key.is_cpu and value.is_cpu):
             return None
+        if query.is_neg() or key.is_neg() or value.is_neg():
+            return None
         if torch.is_grad_enabled() and (
             query.requires_grad or key.requires_grad or value.requires_grad
         ):
