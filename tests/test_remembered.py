@@ -1,0 +1,229 @@
+"""Repeated calls: they skip the checks, and give what the checked call gave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_cases import Array, assert_right, query_key_value
+
+from tvm_attention import functional, load, remembered, scaled_dot_product_attention
+from tvm_attention import kernel as kernel_module
+from tvm_attention.workload import AttentionWorkload
+
+torch = pytest.importorskip("torch")
+
+Wrap = Callable[[Array], Any]
+KINDS = [pytest.param(np.asarray, id="numpy"), pytest.param(torch.from_numpy, id="torch")]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    functional.forget_calls()
+    yield
+    functional.forget_calls()
+    torch.set_num_threads(threads)
+
+
+class Checked(Exception):
+    """The call was not remembered."""
+
+
+@pytest.fixture
+def no_checks() -> Iterator[Callable[[], None]]:
+    """Called: from here on a call that is not remembered raises Checked; called again: no more."""
+    patch = pytest.MonkeyPatch()
+
+    def refuse(*arguments: Any) -> None:
+        raise Checked
+
+    def switch() -> None:
+        if functional.kind_of is refuse:
+            patch.undo()
+        else:
+            patch.setattr(functional, "kind_of", refuse)
+            patch.setattr(kernel_module, "kind_of", refuse)
+
+    yield switch
+    patch.undo()
+
+
+LAYOUTS: dict[str, Callable[[Array], Array]] = {
+    "dense": lambda x: x,
+    "heads inside": lambda x: x.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3),
+    "padded rows": lambda x: np.pad(x, [(0, 0)] * 3 + [(0, 5)])[..., :-5],
+    "two axes": lambda x: x[1, 0],
+    "three axes": lambda x: x[0],
+}
+OPTIONS: list[dict[str, Any]] = [{}, {"is_causal": True}, {"scale": 0.1}, {"scale": 0.0}]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("wrap", KINDS)
+def test_repeated_calls_skip_the_checks_and_agree(
+    wrap: Wrap, layout: str, no_checks: Callable[[], None]
+) -> None:
+    arrays = [LAYOUTS[layout](x) for x in query_key_value()]
+    others = [LAYOUTS[layout](-x) for x in query_key_value()]
+    sets = [[wrap(x) for x in these] for these in (arrays, others)]
+    expected = [
+        [np.asarray(scaled_dot_product_attention(*s, **o)).copy() for o in OPTIONS] for s in sets
+    ]  # fmt: skip
+    assert not np.array_equal(expected[0][0], expected[0][2])
+    no_checks()
+    for _ in range(2):
+        for these, results in zip(sets, expected, strict=True):
+            for options, result in zip(OPTIONS, results, strict=True):
+                found = scaled_dot_product_attention(*these, **options)
+                assert type(found) is type(these[0])
+                np.testing.assert_array_equal(np.asarray(found), result)
+
+
+@pytest.mark.parametrize("wrap", KINDS)
+def test_repeated_results_lie_as_the_first_did(wrap: Wrap) -> None:
+    q, k, v = query_key_value()
+    for layout in LAYOUTS.values():
+        for value in (v, v[..., :16]):
+            arrays = [wrap(layout(x)) for x in (q, k, value.copy())]
+            first, second = (scaled_dot_product_attention(*arrays) for _ in range(2))
+            assert np.asarray(first).strides == np.asarray(second).strides
+            assert second.shape == first.shape
+
+
+@pytest.mark.parametrize("wrap", KINDS)
+def test_equal_shapes_in_other_layouts_are_other_calls(wrap: Wrap) -> None:
+    q, k, v = query_key_value(rows=20)
+    expected = scaled_dot_product_attention(q, k, v)
+    for name in ("dense", "heads inside", "padded rows", "dense", "heads inside"):
+        for place in range(3):
+            arrays = [wrap(LAYOUTS[name](x) if n == place else x) for n, x in enumerate((q, k, v))]
+            np.testing.assert_array_equal(
+                np.asarray(scaled_dot_product_attention(*arrays)), expected
+            )
+
+
+@pytest.mark.parametrize("wrap", KINDS)
+def test_the_number_of_threads_is_followed(wrap: Wrap, no_checks: Callable[[], None]) -> None:
+    arrays = [wrap(x) for x in query_key_value()]
+    torch.set_num_threads(2)
+    expected = np.asarray(scaled_dot_product_attention(*arrays)).copy()
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        no_checks()
+        with pytest.raises(Checked):
+            scaled_dot_product_attention(*arrays)
+        no_checks()
+        np.testing.assert_array_equal(np.asarray(scaled_dot_product_attention(*arrays)), expected)
+        no_checks()  # and is remembered anew
+        np.testing.assert_array_equal(np.asarray(scaled_dot_product_attention(*arrays)), expected)
+        no_checks()
+
+
+def test_gradients_are_looked_at_each_time(no_checks: Callable[[], None]) -> None:
+    tensors = [torch.from_numpy(x) for x in query_key_value()]
+    expected = scaled_dot_product_attention(*tensors)
+    for tensor in tensors:
+        tensor.requires_grad_()
+        with pytest.raises(NotImplementedError, match="requires grad"):
+            scaled_dot_product_attention(*tensors)
+        with torch.no_grad():
+            found = scaled_dot_product_attention(*tensors)
+            assert torch.equal(found, expected)
+            assert not found.requires_grad
+        tensor.requires_grad_(False)
+    no_checks()
+    assert torch.equal(scaled_dot_product_attention(*tensors), expected)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_devices_and_dtypes_are_looked_at_each_time(place: int) -> None:
+    arrays: list[Any] = list(query_key_value())
+    tensors = [torch.from_numpy(x) for x in arrays]
+    for these in (arrays, tensors):
+        scaled_dot_product_attention(*these)
+    bad = [tensors[place].to("meta"), tensors[place].to_sparse(), tensors[place].double()]
+    for tensor in bad:
+        with pytest.raises((NotImplementedError, TypeError), match="expected"):
+            scaled_dot_product_attention(*tensors[:place], tensor, *tensors[place + 1 :])
+    for array in (arrays[place].astype("f8"), arrays[place].view("i4"), tensors[place]):
+        with pytest.raises((NotImplementedError, TypeError), match="expected"):
+            scaled_dot_product_attention(*arrays[:place], array, *arrays[place + 1 :])
+
+
+@pytest.mark.filterwarnings("ignore:.*(nested|Sparse CSR)")
+def test_tensors_without_strides_are_refused_after_a_remembered_call() -> None:
+    rows = torch.ones(3, 16)
+    scaled_dot_product_attention(rows, rows, rows)
+    nested = torch.nested.nested_tensor([rows, rows])
+    for tensor in (nested, rows.to_sparse_csr()):
+        with pytest.raises(NotImplementedError, match="query: expected a dense tensor"):
+            scaled_dot_product_attention(tensor, tensor, tensor)
+
+
+def test_results_do_not_follow_the_defaults_of_torch() -> None:
+    tensors = [torch.from_numpy(x) for x in query_key_value()]
+    expected = scaled_dot_product_attention(*tensors)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            found = scaled_dot_product_attention(*tensors)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("wrap", KINDS)
+def test_calls_that_copy_are_not_remembered(wrap: Wrap, no_checks: Callable[[], None]) -> None:
+    q, k, v = query_key_value()
+    skipped = np.repeat(k, 2, axis=3)[..., ::2]
+    found = scaled_dot_product_attention(*map(wrap, (q, skipped, v)))
+    assert_right(np.asarray(found), q, k, v)
+    no_checks()
+    with pytest.raises(Checked):
+        scaled_dot_product_attention(*map(wrap, (q, skipped, v)))
+
+
+def test_subclasses_are_not_taken_for_plain_arrays(no_checks: Callable[[], None]) -> None:
+    class Own(np.ndarray):
+        pass
+
+    arrays = query_key_value()
+    tensors = [torch.from_numpy(x) for x in arrays]
+    for these in (arrays, tensors):
+        scaled_dot_product_attention(*these)
+    no_checks()
+    with pytest.raises(Checked):
+        scaled_dot_product_attention(*(x.view(Own) for x in arrays))
+    with pytest.raises(Checked), torch.no_grad():
+        scaled_dot_product_attention(*map(torch.nn.Parameter, tensors))
+
+
+def test_the_memory_of_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "_MOST_CALLS", 3)
+    for keys in [*range(11, 18)] * 2:
+        q, k, v = query_key_value(keys=keys)
+        assert_right(scaled_dot_product_attention(q, k, v), q, k, v)
+        assert len(functional._remembered._entries) <= 3
+
+
+@pytest.mark.parametrize("wrap", KINDS)
+def test_a_kernel_of_a_number_of_threads_keeps_it(
+    wrap: Wrap, no_checks: Callable[[], None]
+) -> None:
+    workload = AttentionWorkload(
+        head_dim=16, value_dim=24, batch=2, query_heads=4, query_length=12, key_length=20
+    )
+    arrays = [wrap(x) for x in query_key_value()]
+    fixed, following = load(workload, num_threads=2), load(workload)
+    expected = np.asarray(fixed(*arrays)).copy()
+    np.testing.assert_array_equal(np.asarray(following(*arrays)), expected)
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    no_checks()
+    np.testing.assert_array_equal(np.asarray(fixed(*arrays)), expected)
+    with pytest.raises(Checked):
+        following(*arrays)
+    with pytest.raises(Checked):
+        fixed(*arrays, scale=0.5)
