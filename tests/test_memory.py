@@ -11,7 +11,7 @@ from attention_cases import Array, Guarded, assert_right, query_key_value, unit_
 from numpy.lib.stride_tricks import as_strided
 from test_threads import run_script
 
-from tvm_attention import load, scaled_dot_product_attention
+from tvm_attention import UnsupportedError, load, scaled_dot_product_attention
 from tvm_attention.operands import geometry
 from tvm_attention.workload import AttentionWorkload
 
@@ -59,6 +59,18 @@ def test_the_workspace_of_a_long_call_is_at_most_the_values(
     strides = ((8 * 32768 * 64, 32768 * 64, 64, 1),) * 4
     needed = load(workload, target).prepare(sizes, strides, 0.125).workspace_bytes
     assert needed <= 1.1 * 4 * 8 * 32768 * 64  # packed values: tiles round up
+
+
+def test_more_scratch_memory_than_a_kernel_can_count_is_refused() -> None:
+    """A batch whose packed values would be 2**31 elements, all of it one element repeated."""
+    workload = AttentionWorkload(head_dim=64, query_length=16, key_length=2048)
+    lengths = (16, 2048, 2048)
+    row = np.ones(64, np.float32)
+    arrays = [as_strided(row, (1 << 14, 1, n, 64), (0, 0, 0, 4)) for n in lengths]
+    out = as_strided(vast(64 << 18), (1 << 14, 1, 16, 64), (4096, 4096, 256, 4))
+    with pytest.raises(UnsupportedError, match=r"at most 8 GiB of scratch memory, got 8\.\d GiB"):
+        load(workload, "x86-64-v2")(*arrays, out)
+    assert not out[0].any()
 
 
 def vast(elements: int) -> Array:

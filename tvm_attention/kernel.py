@@ -9,7 +9,7 @@ from typing import Any
 from tvm_attention.arrays import ArrayKind, Shape, is_dense, kind_of
 from tvm_attention.compiler import CompiledKernel
 from tvm_attention.database import TuningRecord
-from tvm_attention.errors import InvalidTypeError, InvalidValueError
+from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
 from tvm_attention.operands import (
     Geometry,
     check_scale,
@@ -26,6 +26,7 @@ from tvm_attention.workload import AttentionWorkload
 _SPLIT_KEYS = 128  # fewer keys than this are not worth a split of their own
 _SPLIT_SCORES = 1 << 13  # scores of a split at most: they stay in L1 together with their weights
 _SPLIT_MOST_KEYS = 1 << 11  # keys of a split at most: K and V of a split meet in L2
+_MOST_WORKSPACE = 1 << 33  # bytes: kernels count its float32 elements by 32-bit integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,11 @@ class Kernel:
         )
         flat = tuple(s for x in strides for s in kernel_strides(x))
         size = self._compiled.workspace(*scalars)
+        if size > _MOST_WORKSPACE:
+            raise UnsupportedError(
+                f"sizes: expected at most {_MOST_WORKSPACE >> 30} GiB of scratch memory, got "
+                f"{size / (1 << 30):.1f} GiB for {sizes}; call on parts of the batch or of the heads"
+            )
         return PreparedCall(self._compiled.main, size, threads, (*scalars, *flat))
 
     def _check_dims(self, sizes: Geometry) -> None:
