@@ -206,6 +206,8 @@ def test_masked_arrays_are_refused() -> None:
     masked = np.ma.masked_greater(ROWS, 5)
     with pytest.raises(UnsupportedError, match=r"value: expected an array without a mask, got"):
         NumPyArrays().opened("value", masked)
+    with pytest.raises(UnsupportedError, match="mask"):
+        DLPackArrays().opened("value", masked)
     assert NumPyArrays().opened("value", masked.filled()) is not None
 
 

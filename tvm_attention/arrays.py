@@ -158,7 +158,7 @@ class DLPackArrays(NumPyArrays):
 
     def opened(self, name: str, array: Any) -> Any:
         if isinstance(array, np.ndarray):
-            return array
+            return super().opened(name, array)
         if not hasattr(array, "__dlpack__") or not hasattr(array, "__dlpack_device__"):
             raise _mixed(name, self.name, array)
         device = array.__dlpack_device__()
