@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -34,3 +35,17 @@ settings.load_profile("repeatable")
 def _folders() -> Iterator[None]:
     yield
     shutil.rmtree(_FOLDER, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _thread_counts() -> Iterator[None]:
+    """Puts back what a test set for the whole process."""
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else None
+    yield
+    if before is not None:
+        torch.set_num_threads(before)
+    launching = sys.modules.get("tvm_attention.threads.launching")
+    launcher = getattr(launching, "_launcher", None)
+    if launcher is not None and launcher._limit is not None:
+        launcher.set_num_threads(None)
