@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tvm_attention import environment
 from tvm_attention.digest import EXPRESSION_DIGEST
@@ -26,7 +28,7 @@ class Trial:
 class Journal:
     """The trials of one (workload, target, thread count, expression): one JSON line each, appended.
 
-    A line cut short by a crash is skipped; everything before it counts.
+    A line cut short by a crash, or otherwise damaged, is skipped; all others count.
     """
 
     def __init__(self, workload: AttentionWorkload, target: HardwareTarget, threads: int) -> None:
@@ -53,9 +55,8 @@ class Journal:
                 entry = json.loads(line)
                 if "ended" in entry:
                     ended = str(entry["ended"])
-                    continue
-                candidate = Candidate.of(entry["variant"], entry["decisions"])
-                trials.append(Trial(candidate, entry["seconds"], entry["error"]))
+                else:
+                    trials.append(_trial(entry))
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue
         return trials, ended
@@ -83,6 +84,20 @@ class Journal:
         cut = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
         with self.path.open("a", encoding="utf-8") as file:
             file.write(("\n" if cut else "") + json.dumps(entry, sort_keys=True) + "\n")
+
+
+def _trial(entry: dict[str, Any]) -> Trial:
+    """A trial from its line. Raises ValueError, KeyError, TypeError or AttributeError for another."""
+    decisions, seconds = entry["decisions"], entry["seconds"]
+    if any(type(value) is not int for value in decisions.values()):
+        raise TypeError("decisions")
+    if seconds is not None and not 0.0 < float(seconds) < math.inf:
+        raise ValueError("seconds")
+    return Trial(
+        Candidate.of(str(entry["variant"]), decisions),
+        None if seconds is None else float(seconds),
+        str(entry["error"]),
+    )
 
 
 def journal_directory() -> Path:

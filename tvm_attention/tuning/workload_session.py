@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tvm_attention.database import TuningRecord, available_logs, read_log
 from tvm_attention.digest import EXPRESSION_DIGEST
-from tvm_attention.schedules import Candidate, schedules_for
+from tvm_attention.schedules import Candidate, DesignSpace, schedules_for
 from tvm_attention.target import HardwareTarget
 from tvm_attention.tuning.confirmation import Finding, confirm, record_of
 from tvm_attention.tuning.journal import Journal, Trial
@@ -46,7 +46,9 @@ class WorkloadSession:
     def run(self) -> tuple[TuningOutcome, TuningRecord | None]:
         """Search, confirm; the outcome, and the record if one is worth keeping."""
         journal = Journal(self.workload, self.target, self.threads)
-        self.done, ended = journal.read()
+        trials, ended = journal.read()
+        space = self._space()  # which may have become narrower since
+        self.done = [t for t in trials if space.refusal(t.candidate) is None]
         self.resumed = len(self.done)
         finished = ended == SETTLED or (ended is not None and len(self.done) >= self.trials)
         if finished and self._is_recorded():
@@ -63,6 +65,13 @@ class WorkloadSession:
         self._report("done")
         return self._outcome(finding), record
 
+    def _space(self) -> DesignSpace:
+        schedules = schedules_for(self.target)
+        space: DesignSpace = schedules.design_space(
+            self.workload, schedules.machine_parameters(self.target)
+        )
+        return space
+
     def _is_recorded(self) -> bool:
         """Whether the log has a record of this very workload; it may be another log than last time."""
         records = read_log(self.log) if self.log.exists() else ()
@@ -78,10 +87,9 @@ class WorkloadSession:
 
         schedules = schedules_for(self.target)
         machine = schedules.machine_parameters(self.target)
-        space = schedules.design_space(self.workload, machine)
         seeds = [schedules.default_candidate(self.workload, machine), *self._seeds()]
         search = CandidateSearch(
-            self.workload, self.target, space, seeds, self.seed + len(self.done)
+            self.workload, self.target, self._space(), seeds, self.seed + len(self.done)
         )
         search.learn(self.done)
         while len(self.done) < self.trials and not self._late():

@@ -1,0 +1,110 @@
+"""The journal of trials: what it keeps, for whom, and what damage costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tvm_attention import environment
+from tvm_attention.schedules import Candidate
+from tvm_attention.target import named_target
+from tvm_attention.tuning import journal as module
+from tvm_attention.tuning.journal import Journal, Trial, journal_directory
+from tvm_attention.workload import AttentionWorkload
+
+WORKLOAD = AttentionWorkload(head_dim=64)
+TARGET = named_target("icelake", cores=2)
+CANDIDATE = Candidate.of("row_block", {"query_block": 32, "score_rows": 6})
+GOOD = Trial(CANDIDATE, 1.2345678901234567e-3)
+FAILED = Trial(CANDIDATE.replace(score_rows=4), None, "crashed (exit code -11)")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(environment.CACHE_DIR, str(tmp_path))
+    return tmp_path / "journals"
+
+
+def test_trials_come_back_as_they_were(folder: Path) -> None:
+    assert journal_directory() == folder
+    journal = Journal(WORKLOAD, TARGET, 2)
+    assert journal.read() == ([], None)
+    for trial in (GOOD, FAILED, GOOD):
+        journal.add(trial)
+    assert Journal(WORKLOAD, TARGET, 2).read() == ([GOOD, FAILED, GOOD], None)
+    journal.end("all trials used")
+    journal.add(FAILED)  # the same search with more trials
+    journal.end("nothing improved any more")
+    assert journal.read() == ([GOOD, FAILED, GOOD, FAILED], "nothing improved any more")
+    assert list(folder.rglob("*.jsonl")) == [journal.path]
+    journal.clear()
+    journal.clear()
+    assert journal.read() == ([], None)
+
+
+def test_other_measurements_have_other_journals(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [
+        Journal(WORKLOAD, TARGET, 2).path,
+        Journal(WORKLOAD, TARGET, 3).path,
+        Journal(replace(WORKLOAD, causal=True), TARGET, 2).path,
+        Journal(WORKLOAD.with_lengths(512, 513), TARGET, 2).path,
+        Journal(WORKLOAD, named_target("zen4", cores=2), 2).path,
+        Journal(WORKLOAD, replace(TARGET, model="Another CPU"), 2).path,
+        Journal(WORKLOAD, replace(TARGET, l2=1 << 20), 2).path,
+    ]
+    with monkeypatch.context() as changed:
+        changed.setattr(module, "EXPRESSION_DIGEST", "f" * 16)
+        paths.append(Journal(WORKLOAD, TARGET, 2).path)
+    assert len(set(paths)) == len(paths)
+    assert Journal(WORKLOAD, TARGET, 2).path == paths[0]
+
+
+LINE = '{"decisions": {"query_block": 32}, "error": "", "seconds": 1e-3, "variant": "row_block"}'
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        LINE[:40],
+        "",
+        "{}",
+        "[1, 2]",
+        "null",
+        "3",
+        '"ended"',
+        LINE.replace("32", "32.5"),
+        LINE.replace("32", "true"),
+        LINE.replace("32", "[32]"),
+        LINE.replace("1e-3", '"fast"'),
+        LINE.replace("1e-3", "NaN"),
+        LINE.replace("1e-3", "-1.0"),
+        LINE.replace("1e-3", "1e999"),
+        LINE.replace('"error": "", ', ""),
+        LINE.replace('{"query_block": 32}', "7"),
+    ],
+)
+def test_a_damaged_line_costs_itself(bad: str) -> None:
+    journal = Journal(WORKLOAD, TARGET, 2)
+    journal.add(GOOD)
+    with journal.path.open("a", encoding="utf-8") as file:
+        file.write(bad)  # and no end of the line
+    journal.add(FAILED)
+    journal.end("all trials used")
+    assert journal.read() == ([GOOD, FAILED], "all trials used")
+
+
+def test_a_journal_that_is_no_text_counts_as_empty() -> None:
+    journal = Journal(WORKLOAD, TARGET, 2)
+    journal.add(GOOD)
+    journal.path.write_bytes(b"\xff\xfe" + journal.path.read_bytes())
+    assert journal.read() == ([], None)
+
+
+def test_the_line_used_here_is_a_good_one() -> None:
+    journal: Any = Journal(WORKLOAD, TARGET, 2)
+    journal.path.parent.mkdir(parents=True)
+    journal.path.write_text(LINE + "\n")
+    assert journal.read() == ([Trial(Candidate.of("row_block", {"query_block": 32}), 1e-3)], None)
