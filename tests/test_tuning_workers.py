@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import faulty_trials
@@ -51,4 +52,6 @@ def test_leaving_ends_tasks_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(trials, name, getattr(faulty_trials, name))
     with Workers(1) as pool:
         hanging = pool._builders.schedule(trials.build, ("hang",))
+        while not hanging.running():  # a task that no worker has taken yet is merely dropped
+            time.sleep(0.01)
     assert hanging.done()
