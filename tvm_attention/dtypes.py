@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+from typing import Any
 
 import numpy as np
 
@@ -19,14 +19,16 @@ ELEMENT_BYTES = {
 }
 
 
-def numpy_dtype(name: str) -> np.dtype:
+def numpy_dtype(name: str) -> np.dtype[Any]:
     """NumPy's type of a name of ELEMENT_BYTES; UnsupportedError for bfloat16 without ml_dtypes."""
     if name != "bfloat16":
         return np.dtype(name)
     try:
-        return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+        import ml_dtypes
     except ImportError:
         raise UnsupportedError(
             "bfloat16: expected the package ml_dtypes, which gives NumPy this type, and it is not "
             "installed; pip install ml_dtypes, or pass torch tensors or float32"
         ) from None
+    made: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return made

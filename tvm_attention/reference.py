@@ -143,7 +143,7 @@ def _product(weights: Float64, visible: NDArray[np.bool_], value: Float64) -> Fl
     spoiled = np.flatnonzero(~np.isfinite(value).all(axis=(0, 1, 3)))
     sound = value.copy()
     sound[:, :, spoiled] = 0.0
-    out = weights @ sound
+    out: Float64 = weights @ sound
     for j in spoiled.tolist():
         one = slice(j, j + 1)
         out += np.where(visible[..., one], weights[..., one] * value[:, :, one], 0.0)
