@@ -1,0 +1,195 @@
+"""The options of one call of attention: checked, and in the form kernels take."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tvm_attention.arrays import ArrayKind, NumPyArrays, kind_of
+from tvm_attention.errors import InvalidTypeError, InvalidValueError
+from tvm_attention.masks import Mask, opened_mask
+from tvm_attention.operands import Geometry, check_scale
+from tvm_attention.workload import CAUSAL_KINDS
+
+# Softcaps by which a float32 score can be divided and multiplied.
+_LEAST_SOFTCAP = 2.0**-126
+_MOST_SOFTCAP = 2.0**127
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Options:
+    """``window`` is (left, right), -1 unbounded, None where both sides are; under ``causal`` its right
+    side is always unbounded. The arrays are copies: alibi_slopes float32 (batch, query heads), sinks
+    float32 (query heads,), kv_lengths int32 (batch,), each C-contiguous."""
+
+    scale: float
+    causal: str | None = None
+    window: tuple[int, int] | None = None
+    softcap: float | None = None
+    mask: Mask | None = None
+    alibi_slopes: NDArray[np.float32] | None = None
+    sinks: NDArray[np.float32] | None = None
+    kv_lengths: NDArray[np.int32] | None = None
+
+
+def opened_options(
+    kind: ArrayKind,
+    sizes: Geometry,
+    *,
+    query_dtype: str,
+    mask: Any = None,
+    causal: Any = None,
+    window: Any = None,
+    softcap: Any = None,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    kv_lengths: Any = None,
+    scale: Any = None,
+    mask_name: str = "mask",
+) -> Options:
+    """The options of a call whose query is of ``kind`` and ``query_dtype``, with extents ``sizes``.
+
+    ``alibi_slopes``, ``sinks`` and ``kv_lengths`` may be arrays of any kind or sequences. Errors call
+    the mask ``mask_name``. Raises InvalidTypeError, InvalidValueError or UnsupportedError for what no
+    kernel serves.
+    """
+    _check_causal(causal)
+    return Options(
+        scale=check_scale(scale, sizes.head_dim),
+        causal=causal,
+        window=None if window is None else _window(window, causal, sizes),
+        softcap=None if softcap is None else _softcap(softcap),
+        mask=None if mask is None else opened_mask(kind, sizes, mask, query_dtype, mask_name),
+        alibi_slopes=None if alibi_slopes is None else _alibi_slopes(alibi_slopes, sizes),
+        sinks=None if sinks is None else _sinks(sinks, sizes),
+        kv_lengths=None if kv_lengths is None else _kv_lengths(kv_lengths, sizes),
+    )
+
+
+def _check_causal(causal: Any) -> None:
+    if causal is None or (isinstance(causal, str) and causal in CAUSAL_KINDS):
+        return
+    error = InvalidValueError if isinstance(causal, str) else InvalidTypeError
+    raise error(
+        f'causal: expected None, "top_left" (row i sees keys up to i) or "bottom_right" (the last row '
+        f"sees the last key), got {causal!r}; name which"
+    )
+
+
+def _window(window: Any, causal: str | None, sizes: Geometry) -> tuple[int, int] | None:
+    pair = isinstance(window, Sequence) and not isinstance(window, (str, bytes))
+    if not pair or len(window) != 2:
+        raise InvalidTypeError(
+            f"window: expected a pair (left, right) of whole numbers, -1 or None for no bound, got "
+            f"{window!r}; a window of w keys to each side is (w, w)"
+        )
+    # Beyond all rows and keys a bound says nothing, and this one cannot overflow.
+    most = sizes.query_length + sizes.key_length
+    left, right = (min(_side(window, side), most) for side in window)
+    if causal is not None:
+        right = -1  # causal is the tighter bound
+    return None if left == right == -1 else (left, right)
+
+
+def _side(window: Any, side: Any) -> int:
+    if side is None:
+        return -1
+    try:
+        if isinstance(side, (bool, np.bool_)):
+            raise TypeError
+        bound = operator.index(side)
+    except TypeError:
+        raise InvalidTypeError(
+            f"window: expected whole numbers, -1 or None for no bound, got {window!r}"
+        ) from None
+    if bound < -1:
+        raise InvalidValueError(
+            f"window: expected sides of at least 0, -1 or None for no bound, got {window!r}"
+        )
+    return bound
+
+
+def _softcap(softcap: Any) -> float:
+    try:
+        if isinstance(softcap, (bool, np.bool_, str, bytes)):
+            raise TypeError
+        cap = float(softcap)
+    except OverflowError:
+        cap = math.inf
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidTypeError(f"softcap: expected a number or None, got {softcap!r}") from None
+    if not _LEAST_SOFTCAP <= cap <= _MOST_SOFTCAP:
+        raise InvalidValueError(
+            f"softcap: expected a finite float32 number above 0, got {cap}; None means no cap"
+        )
+    return cap
+
+
+def _alibi_slopes(given: Any, sizes: Geometry) -> NDArray[np.float32]:
+    slopes = _floats("alibi_slopes", given)
+    shapes = ((sizes.query_heads,), (sizes.batch, sizes.query_heads))
+    if slopes.shape not in shapes:
+        raise InvalidValueError(
+            f"alibi_slopes: expected shape {shapes[0]} (query heads,) or {shapes[1]} (batch, query "
+            f"heads), got {slopes.shape}"
+        )
+    if not np.isfinite(slopes).all():
+        raise InvalidValueError(f"alibi_slopes: expected finite float32 numbers, got {slopes}")
+    return np.ascontiguousarray(np.broadcast_to(slopes, shapes[1]))
+
+
+def _sinks(given: Any, sizes: Geometry) -> NDArray[np.float32]:
+    sinks = _floats("sinks", given)
+    if sinks.shape != (sizes.query_heads,):
+        raise InvalidValueError(
+            f"sinks: expected shape {(sizes.query_heads,)} (query heads,), got {sinks.shape}"
+        )
+    if not (sinks < np.inf).all():
+        raise InvalidValueError(
+            f"sinks: expected finite float32 numbers, or -inf for none, got {sinks}"
+        )
+    return sinks
+
+
+def _kv_lengths(given: Any, sizes: Geometry) -> NDArray[np.int32]:
+    lengths = _numbers("kv_lengths", given)
+    if lengths.dtype.kind not in "iu" and lengths.size:
+        raise InvalidTypeError(
+            f"kv_lengths: expected whole numbers, got {lengths.dtype}; convert them to int32"
+        )
+    if lengths.shape != (sizes.batch,):
+        raise InvalidValueError(
+            f"kv_lengths: expected shape {(sizes.batch,)} (batch,), got {lengths.shape}"
+        )
+    if ((lengths < 0) | (lengths > sizes.key_length)).any():
+        raise InvalidValueError(
+            f"kv_lengths: expected 0 to {sizes.key_length}, the keys that there are, got {lengths}"
+        )
+    return lengths.astype(np.int32, order="C")
+
+
+def _floats(name: str, given: Any) -> NDArray[np.float32]:
+    """A float32 copy; what is too large for it is infinite."""
+    numbers = _numbers(name, given)
+    if numbers.dtype.kind not in "fiu":
+        raise InvalidTypeError(f"{name}: expected numbers, got {numbers.dtype}")
+    with np.errstate(over="ignore"):
+        return numbers.astype(np.float32, order="C")
+
+
+def _numbers(name: str, given: Any) -> NDArray[Any]:
+    if isinstance(given, np.ndarray) or hasattr(given, "__dlpack__"):
+        kind = kind_of(given)
+        return kind.numbers(kind.opened(name, given))
+    try:
+        return NumPyArrays().numbers(np.asarray(given))
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidTypeError(
+            f"{name}: expected an array or a sequence of numbers, got {given!r}"
+        ) from None
