@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from tvm_attention import reference
 from tvm_attention.accuracy import FLOAT32_ROUNDINGS, ROUNDING
@@ -19,7 +19,9 @@ from tvm_attention.workload import AttentionWorkload
 Array = NDArray[np.float32]
 
 MARGIN = 257  # elements of NaN on each side of an array; odd, so that rows are not aligned
+# Layouts that kernels read in place, and those of which they get a copy.
 LAYOUTS = ("dense", "heads inside", "padded rows", "reversed rows", "gaps between heads")
+NOT_DENSE = ("last axis skipped", "last axis outside", "last axis reversed")
 _loaded: dict[str, CompiledKernel] = {}
 
 
@@ -54,9 +56,11 @@ class Guarded:
     """An array in the middle of NaN: what is read outside it spoils the result, and what is written
     outside it is noticed."""
 
-    def __init__(self, shape: tuple[int, ...], margin: int = MARGIN) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], margin: int = MARGIN, dtype: DTypeLike = np.float32
+    ) -> None:
         size = int(np.prod(shape))
-        self.whole = np.full(size + 2 * margin, np.nan, np.float32)
+        self.whole = np.full(size + 2 * margin, np.nan, dtype)
         self.array = self.whole[margin : margin + size].reshape(shape)
         self._margin = margin
 
@@ -68,20 +72,32 @@ class Guarded:
 def laid_out(values: Array, layout: str) -> Array:
     """Equal to ``values`` (batch, heads, rows, columns), in NaN-filled memory of the layout."""
     b, h, n, d = values.shape
+    dtype = values.dtype
     if layout == "dense":
-        view = Guarded(values.shape).array
+        view = Guarded(values.shape, dtype=dtype).array
     elif layout == "heads inside":  # (batch, rows, heads, columns), as projections leave it
-        view = Guarded((b, n, h, d)).array.transpose(0, 2, 1, 3)
+        view = Guarded((b, n, h, d), dtype=dtype).array.transpose(0, 2, 1, 3)
     elif layout == "padded rows":
-        view = Guarded((b, h, n, d + 3)).array[..., 1 : d + 1]
+        view = Guarded((b, h, n, d + 3), dtype=dtype).array[..., 1 : d + 1]
     elif layout == "reversed rows":
-        view = Guarded(values.shape).array[:, :, ::-1]
+        view = Guarded(values.shape, dtype=dtype).array[:, :, ::-1]
     elif layout == "gaps between heads":
-        view = Guarded((2 * b, h + 1, n + 2, d)).array[::2, :h, 1 : n + 1]
+        view = Guarded((2 * b, h + 1, n + 2, d), dtype=dtype).array[::2, :h, 1 : n + 1]
+    elif layout == "last axis skipped":
+        view = Guarded((b, h, n, 2 * d), dtype=dtype).array[..., ::2]
+    elif layout == "last axis outside":
+        view = Guarded(values.shape[::-1], dtype=dtype).array.transpose(3, 2, 1, 0)
+    elif layout == "last axis reversed":
+        view = Guarded(values.shape, dtype=dtype).array[..., ::-1]
     else:
         raise AssertionError(layout)
     view[...] = values
     return view
+
+
+def with_axes(array: Array, axes: int) -> Array:
+    """(batch, heads, rows, columns) without the axes that a call of 3 or of 2 axes has not."""
+    return array[0, 0] if axes == 2 else array[:, 0] if axes == 3 else array
 
 
 def inputs(workload: AttentionWorkload, layout: str = "dense", seed: int = 0) -> tuple[Array, ...]:
