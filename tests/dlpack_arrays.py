@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -40,4 +41,7 @@ class ArrayOfTheStandard(Array):
 
 def from_dlpack(array: Any) -> Array:
     """This library's array on the memory of another's."""
-    return Array(np.from_dlpack(array))
+    try:
+        return Array(np.from_dlpack(array))
+    except RuntimeError:  # bfloat16, which NumPy's DLPack has not
+        return Array(importlib.import_module("torch").from_dlpack(array))

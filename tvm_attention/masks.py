@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tvm_attention.arrays import ArrayKind, Shape
+import numpy as np
+
+from tvm_attention.arrays import ArrayKind, NumPyArrays, Shape
 from tvm_attention.errors import InvalidTypeError, InvalidValueError
 from tvm_attention.operands import Geometry
 
@@ -36,6 +38,8 @@ def opened_mask(
     Read in place whatever its strides; copied only where they are no whole elements.
     Raises InvalidTypeError, InvalidValueError or UnsupportedError, each naming it ``name``.
     """
+    if isinstance(mask, np.generic) and isinstance(kind, NumPyArrays):
+        mask = np.asarray(mask)  # what NumPy makes of arrays without axes
     array = kind.opened(name, mask)
     dtype = kind.dtype(array)
     _check_dtype(name, dtype, query_dtype)

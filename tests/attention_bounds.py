@@ -1,0 +1,50 @@
+"""How far results of ``attention`` may be from float64: by the values, the scores and the dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tvm_attention.accuracy import FLOAT32_ROUNDINGS, ROUNDING
+
+Float64 = NDArray[np.float64]
+
+# Bits of the significand, and the exponent of the least normal number's own unit.
+_PRECISION = {"float32": (24, -149), "float16": (11, -24), "bfloat16": (8, -133)}
+# A score of size s is known to about s roundings, which a softmax doubles.
+_SCORE_ROUNDINGS = 2.0
+
+
+def half_unit(values: Float64, dtype: str) -> Float64:
+    """Half a unit in the last place of each finite value, as rounding to the dtype costs at most."""
+    bits, least = _PRECISION[dtype]
+    _, exponents = np.frexp(np.where(np.isfinite(values), values, 1.0))
+    return np.ldexp(0.5, np.maximum(exponents - bits, least))
+
+
+def score_size(query: NDArray[Any], key: NDArray[Any], scale: float, *added: NDArray[Any]) -> float:
+    """The largest product of a query and a key, and the largest of each thing added to it."""
+    group = query.shape[1] // max(key.shape[1], 1)
+    keys = np.repeat(key.astype(np.float64), group, axis=1)
+    scores = scale * (query.astype(np.float64) @ keys.swapaxes(-1, -2))
+    return sum(float(np.max(np.abs(x[np.isfinite(x)]), initial=0.0)) for x in (scores, *added))
+
+
+def assert_near(
+    found: NDArray[Any], expected: Float64, dtype: str, *, span: float, size: float, what: str
+) -> None:
+    """``span`` is the range of what is averaged, 1 for weights and for a log-sum-exp; ``size`` that of
+    the scores. Infinities and NaN must be where they are expected."""
+    assert str(found.dtype) == dtype, what
+    assert found.shape == expected.shape, what
+    got = found.astype(np.float64)
+    sound = np.isfinite(expected)
+    np.testing.assert_array_equal(got[~sound], expected[~sound], err_msg=what)
+    got, expected = got[sound], expected[sound]
+    limit = (FLOAT32_ROUNDINGS + _SCORE_ROUNDINGS * size) * ROUNDING * span
+    # What was computed, not what is expected, was rounded: it may have the larger unit.
+    allowed = limit + half_unit(np.abs(expected) + limit, dtype)
+    worst = float(np.max(np.abs(got - expected) / allowed, initial=0.0))
+    assert worst <= 1.0, f"{what}: an error of {worst:.3g} times what is allowed"
