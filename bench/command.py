@@ -19,36 +19,51 @@ from bench.peers import PEERS, absence
 from bench.report import print_report
 from bench.results import Result, WorkloadResult
 from bench.roofline import Roofline
+from tvm_attention import environment
+from tvm_attention.commands.arguments import OneLineParser, positive, whole_number
+from tvm_attention.commands.ending import BAD_ARGUMENTS, INTERRUPTED
 from tvm_attention.errors import AttentionError, InvalidValueError
+from tvm_attention.memory_needed import require_memory
 from tvm_attention.suites import SUITES, suite
 from tvm_attention.threads import launcher
 from tvm_attention.workload import AttentionWorkload
 
+THREADS = whole_number(1, environment.MAX_THREADS)
 TABLE_WIDTH = 120  # where the output is not a terminal
 
 MeasureOne = Callable[[str, AttentionWorkload], WorkloadResult]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the benchmark; the exit status is 1 when a result of ours was wrong, 2 for bad input."""
+    """Runs the benchmark; the exit status is 1 when a result of ours was wrong, 2 for bad input or a
+    file that cannot be written (one line on stderr), 130 after Ctrl-C."""
     options = _parser().parse_args(arguments)
     # Progress goes to stderr, the table to stdout, so that the latter can be kept.
     console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
-    progress = Console(stderr=True)
     try:
-        result = run(options, progress)
+        if options.json:
+            results.require_writable(options.json)
+        result = run(options, Console(stderr=True))
+        print_report(result, console)  # first: it is there even if the disk is full meanwhile
         if options.json:
             results.write(result, options.json)
     except AttentionError as error:
-        progress.print(f"bench: {error}", style="red", markup=False)
-        return 2
-    print_report(result, console)
+        return _stopped(str(error), BAD_ARGUMENTS)
+    except KeyboardInterrupt:
+        return _stopped("interrupted", INTERRUPTED)
     return 1 if results.wrong_results(result["workloads"]) else 0
+
+
+def _stopped(reason: str, status: int) -> int:
+    print(f"bench: {' '.join(reason.split())}", file=sys.stderr)
+    return status
 
 
 def run(options: argparse.Namespace, progress: Console) -> Result:
     """Measures what the options ask for. Raises InvalidValueError for a peer or name not known."""
     workloads = chosen_workloads(options.suite, options.only)
+    for workload in workloads.values():
+        require_memory(workload)
     names, absent = chosen_peers([TORCH] if options.mixed else options.peers.split(","))
     if options.mixed and absent:
         raise InvalidValueError(f"--mixed needs torch, got {absent[TORCH]}")
@@ -127,12 +142,12 @@ def chosen_peers(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 def _parser() -> argparse.ArgumentParser:
     cores = len(os.sched_getaffinity(0))
-    parser = argparse.ArgumentParser(prog="bench_attention", description=__doc__)
+    parser = OneLineParser(prog="bench_attention", description=__doc__, allow_abbrev=False)
     parser.add_argument("--suite", default="core", choices=SUITES)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of the suite")
     parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated; default all")
-    parser.add_argument("--threads", type=int, default=cores, help="for every contender")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of timing for each workload")
+    parser.add_argument("--threads", type=THREADS, default=cores, help="for every contender")
+    parser.add_argument("--seconds", type=positive, default=5.0, help="of timing for each workload")
     parser.add_argument("--mixed", action="store_true", help="Linear, attention, Linear in torch")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here")
     return parser

@@ -29,9 +29,9 @@ def print_report(result: Result, console: Console) -> None:
     """The table, the geometric means and who was absent."""
     table = Table(title=title(result), caption=NOTE, title_justify="left", caption_justify="left")
     first, *others = headings(result)
-    table.add_column(first, no_wrap=True)
+    table.add_column(first, overflow="fold")
     for heading in others:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     for row in rows(result):
         table.add_row(*map(_terminal_cell, row))
     console.print(table)

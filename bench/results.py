@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -106,19 +107,46 @@ def wrong_results(workloads: Iterable[WorkloadResult]) -> list[str]:
     return [w["name"] for w in workloads if OURS in w["refused"]]
 
 
+def require_writable(path: Path) -> None:
+    """Find out that a result can be written before hours are spent on it; an older one stays.
+
+    Raises InvalidValueError as :func:`write` does.
+    """
+    with _writing(path):
+        there = path.exists()
+        path.open("a", encoding="utf-8").close()
+        if not there:
+            path.unlink()
+
+
 def write(result: Result, path: Path) -> None:
-    """As JSON. A NaN or infinity is an error (ValueError)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """As JSON. A NaN or infinity is an error (ValueError), so is a file that cannot be written
+    (InvalidValueError)."""
     text = json.dumps(result, indent=1, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
+    with _writing(path):
+        path.write_text(text + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise InvalidValueError(
+            f"{path}: expected a file that can be written, got: {error.strerror or error}"
+        ) from error
 
 
 def read(path: Path) -> Result:
     """Raises InvalidValueError for a file that is no result of this schema."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidValueError(f"{path}: expected a benchmark result, got {error}") from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise InvalidValueError(f"{path}: cannot be read: {reason}") from error
+    except ValueError as error:
+        raise InvalidValueError(f"{path}: expected a benchmark result, got no JSON") from error
     schema = content.get("schema") if isinstance(content, dict) else None
     if schema != SCHEMA:
         raise InvalidValueError(f"{path}: expected schema {SCHEMA}, got {schema}; measure again")

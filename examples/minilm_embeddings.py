@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from sentence_transformers import SentenceTransformer
+from sentences import SENTENCES, read_sentences
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.utils.logging import disable_progress_bar
@@ -31,36 +32,6 @@ from tvm_attention.interleaved import Contender, interleave
 
 IMPLEMENTATION = "tvm_attention"
 MAX_DISTANCE = 1e-5
-
-SENTENCES = (
-    "The ferry left before sunrise.",
-    "Nobody had expected the vote to be so close.",
-    "She tuned the violin twice and began to play.",
-    "Rain is forecast for the northern valleys tonight.",
-    "The old bridge was closed to heavy lorries last spring.",
-    "How long does it take to boil an egg at high altitude?",
-    "A cat slept on the warm bonnet of the neighbour's car.",
-    "Please restart the server after you have changed the certificate.",
-    "Our train was late again.",
-    "He signed the contract without reading the second page.",
-    "The committee will publish its findings before the end of the month.",
-    "Although the harvest was poor, the price of wheat barely moved, because merchants had filled "
-    "their warehouses during the two wet summers that came before.",
-    "Most of the energy a small radio uses is spent on listening, not on sending, so the engineers "
-    "let it sleep and wake for a few milliseconds at agreed times.",
-    "The museum's new wing, which opened in May after nine years of work and a quarrel about the "
-    "colour of its roof, shows the maps that sailors drew of coasts they had only heard about.",
-    "When a language has no written form, those who record it must decide which sounds matter; two "
-    "people who listen to the same speaker may well write down different letters, and only years "
-    "later, when children learn to read from these books, does it become clear which of the two "
-    "heard what the speaker meant and which of them heard an accident of the day.",
-    "Bread made with little yeast and much time keeps better than bread made in a hurry. The dough "
-    "rests overnight in a cool place, the flour takes up the water slowly, and the acids that form "
-    "meanwhile strengthen it, so that in the morning it can be folded a few times, shaped without "
-    "adding flour, and left alone for an hour while the oven heats. A heavy pot with a lid does "
-    "the rest: it holds the steam that the loaf gives off, which keeps the crust soft while the "
-    "inside rises, and when the lid comes off for the last quarter of an hour the crust browns.",
-)
 
 
 class OurAttention:
@@ -135,12 +106,12 @@ def main() -> int:
     parser.add_argument("--sentences", type=Path, metavar="FILE", help="one sentence a line")
     parser.add_argument("--seconds", type=float, default=0.4, help="of timing for each batch")
     options = parser.parse_args()
-    sentences = list(SENTENCES)
-    if options.sentences:
-        lines = options.sentences.read_text(encoding="utf-8").splitlines()
-        sentences = [line.strip() for line in lines if line.strip()]
-    if not sentences:
-        parser.error(f"{options.sentences}: expected a sentence a line, got none")
+    if not options.seconds > 0:
+        parser.exit(2, f"--seconds: expected a positive number, got {options.seconds}\n")
+    try:
+        sentences = read_sentences(options.sentences) if options.sentences else list(SENTENCES)
+    except (OSError, ValueError) as error:
+        parser.exit(2, f"--sentences: {error}\n")
 
     disable_progress_bar()
     attention = OurAttention()

@@ -282,12 +282,80 @@ def test_rows_and_heads_are_the_same_numbers():
     [
         (["--peers", "torch,abc"], "--peers: expected torch, numpy"),
         (["--only", "no-such"], "--only: expected names of suite core"),
-        (["--threads", "0"], "number of threads: expected 1"),
+        (["--json", "/dev/null/r.json"], "/dev/null/r.json: expected a file that can be written"),
     ],
 )
-def test_bad_options_are_refused(capsys, arguments, reason):
+def test_bad_options_are_refused_in_one_line(capsys, arguments, reason):
     assert command.main(arguments) == 2
-    assert reason in " ".join(capsys.readouterr().err.split())
+    said = capsys.readouterr().err
+    assert reason in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--threads", "0"], "--threads: expected a whole number from 1 to 4096"),
+        (["--threads", "two"], "--threads: expected a whole number"),
+        (["--seconds", "-1"], "--seconds: expected a positive number"),
+        (["--seconds", "nan"], "--seconds: expected a positive number"),
+        (["--suite", "none"], "invalid choice: 'none'"),
+        (["--sec", "1"], "unknown option --sec, did you mean --seconds?"),
+    ],
+)
+def test_usage_errors_take_one_line(capsys, arguments, reason):
+    with pytest.raises(SystemExit) as stop:
+        command.main(arguments)
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert reason in said
+    assert said.count("\n") == 1
+
+
+def test_a_file_that_cannot_be_written_costs_no_measurement(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(command, "run", lambda *_: pytest.fail("measured"))
+    (tmp_path / "file").touch()
+    assert command.main(["--json", str(tmp_path / "file" / "r.json")]) == 2
+    assert command.main(["--json", str(tmp_path)]) == 2
+
+
+def test_an_older_result_stays_until_there_is_a_new_one(tmp_path):
+    path = tmp_path / "r.json"
+    results.require_writable(path)
+    assert not path.exists()
+    path.write_text("old")
+    results.require_writable(path)
+    assert path.read_text() == "old"
+
+
+def test_the_table_is_there_even_if_the_disk_is_full_meanwhile(monkeypatch, tmp_path, capsys):
+    def full(*_):
+        raise InvalidValueError("r.json: no space left")
+
+    monkeypatch.setattr(command, "run", lambda *_: _result([_workload("a", torch=1.5)]))
+    monkeypatch.setattr(results, "write", full)
+    assert command.main(["--json", str(tmp_path / "r.json")]) == 2
+    captured = capsys.readouterr()
+    assert "geometric mean 1.50" in captured.out
+    assert captured.err == "bench: r.json: no space left\n"
+
+
+def test_an_interrupt_takes_one_line(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run", interrupted)
+    assert command.main([]) == 130
+    assert capsys.readouterr().err == "bench: interrupted\n"
+
+
+def test_no_name_is_cut_on_a_narrow_terminal():
+    out = io.StringIO()
+    name = "a-workload-of-a-very-long-name-indeed"
+    print_report(_result([_workload(name, torch=1.5, numpy=8.0)]), Console(file=out, width=50))
+    assert "…" not in out.getvalue()
+    rows = [line for line in out.getvalue().splitlines() if line.startswith("│")]
+    assert name in "".join(line.split("│")[1].strip() for line in rows)
 
 
 def test_the_command_measures_checks_and_writes(monkeypatch, tmp_path, capsys):

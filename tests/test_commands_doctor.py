@@ -144,7 +144,7 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_user_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert _found("your logs", monkeypatch).ok
     write_user_log(legal_record("zen4"))
-    assert "1 records" in _found("your logs", monkeypatch).detail
+    assert _found("your logs", monkeypatch).detail.endswith(": 1 record")
     damage(user_log_path("zen5"))
     found = _found("your logs", monkeypatch)
     assert not found.ok
@@ -152,6 +152,63 @@ def test_user_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv(environment.LOG_DIR, str(tmp_path / "file"))
     assert "expected a folder" in _found("your logs", monkeypatch).detail
+
+
+def test_no_shipped_logs_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    for none in ((), (log(),)):
+        monkeypatch.setattr(doctor, "shipped_logs", lambda found=none: found)
+        found = _found("shipped logs", monkeypatch)
+        assert not found.ok
+        assert "got none" in found.detail
+        assert "reinstall" in found.advice
+
+
+def test_one_cause_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cause = "X: expected a number, got 'many'"
+    findings = [
+        Finding("settings", False, f"{cause}; Y: expected another", "correct the variable"),
+        Finding("compiler", False, cause, "reinstall TVM"),
+        Finding("threads", False, "a cause of its own", "report it"),
+    ]
+    status, text = _run(monkeypatch, capsys, *findings)
+    assert status == 1
+    assert text.count(cause) == 1
+    assert "FAIL  compiler: the same as settings\n      what to do: mend that first\n" in text
+    assert "reinstall TVM" not in text
+    assert "FAIL  threads: a cause of its own\n      what to do: report it\n" in text
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        (environment.NUM_THREADS, "many"),
+        (environment.CACHE_LIMIT_MB, "-1"),
+        (environment.TARGET, "pentium"),
+    ],
+)
+def test_a_bad_setting_is_said_once_by_the_real_checks(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert main(["doctor"]) == 1
+    text = capsys.readouterr().out
+    assert text.count(f"'{value}'") == 1
+    assert "reinstall" not in text
+    assert "report it" not in text
+    assert "compiler: the same as " in text
+
+
+def test_no_xgboost_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "xgboost" else find_spec(name)
+    )
+    found = _found("xgboost", monkeypatch)
+    assert found.ok
+    assert "only tune needs it" in found.detail
+    assert "pip install" in found.detail
 
 
 def test_shipped_logs(monkeypatch: pytest.MonkeyPatch) -> None:

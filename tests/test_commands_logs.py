@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tuning_records import DIGEST
 
 from tvm_attention import environment
 from tvm_attention.__main__ import main
+from tvm_attention.commands import output
 from tvm_attention.database import read_log, user_log_path, write_log
 
 
@@ -82,7 +84,42 @@ def test_merge_keeps_the_fastest(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["logs", "merge", a, b, "--into", into]) == 0
     assert set(map(str, read_log(paths[2]))) == {str(fast), str(other)}
     assert {r.seconds["tuned"] for r in read_log(paths[2])} == {1e-3}
-    assert capsys.readouterr().out == f"{into}: 2 records of x86-64-v3, 2 of them new\n"
+    captured = capsys.readouterr()
+    assert captured.out == f"{into}: 2 records of x86-64-v3, 2 of them new\n"
+    assert captured.err.startswith(f"note: kernels are not chosen from {into}; ")
+    assert captured.err.count("\n") == 1
+    command = shlex.split(captured.err[captured.err.index("tvm-attention ") :])
+    assert main(command[1:]) == 0  # what the note says to do
+    assert capsys.readouterr().err == ""
+    assert read_log(user_log_path("x86-64-v3", "into")) == read_log(paths[2])
+
+
+@pytest.mark.parametrize("name", ["deep/er/tuned.jsonl", "tuned.jsonl", "zen4/tuned.json"])
+def test_merge_into_what_is_not_searched_says_so(
+    name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "My log.jsonl"
+    write_log(source, [legal_record("zen4")])
+    assert main(["logs", "merge", str(source), "--into", str(folder / name)]) == 0
+    said = capsys.readouterr()
+    assert "1 record of zen4, 1 of them new" in said.out
+    assert str(user_log_path("zen4", "tuned")) in said.err
+    assert main(["logs", "merge", str(source), "--into", str(folder / "zen4" / "b.jsonl")]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_list_cuts_nothing_on_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "_PIPE_WIDTH", 60)
+    write_user_log(legal_record("zen4"), name="a-log-of-a-long-name")
+    assert main(["logs", "list", "--user"]) == 0
+    text = capsys.readouterr().out
+    assert "…" not in text
+    rows = [line.split("│")[1:-1] for line in text.splitlines() if line.startswith("│")]
+    columns = ["".join(cell.strip() for cell in column) for column in zip(*rows, strict=True)]
+    assert columns[0] == "zen4"
+    assert columns[6].replace(" ", "") == "userzen4/a-log-of-a-long-name.jsonl"
 
 
 def test_merge_into_a_new_file_of_one_target(

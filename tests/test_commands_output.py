@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from tvm_attention.commands import output
-from tvm_attention.commands.arguments import canonical_target, command_line, error_text
+from tvm_attention.commands.arguments import canonical_target, command_line
+from tvm_attention.commands.ending import error_text
 from tvm_attention.commands.packages import installed, required
 from tvm_attention.errors import InvalidValueError
 
@@ -50,6 +51,14 @@ def test_duration_text(seconds: float, text: str) -> None:
 )
 def test_size_text(size: int, text: str) -> None:
     assert output.size_text(size) == text
+
+
+def test_counted() -> None:
+    assert [output.counted(n, "record") for n in (0, 1, 2)] == [
+        "0 records",
+        "1 record",
+        "2 records",
+    ]
 
 
 def test_say_prints_a_line_as_it_is() -> None:

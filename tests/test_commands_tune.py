@@ -15,6 +15,7 @@ from rich.console import Console
 from tvm_attention.__main__ import main
 from tvm_attention.commands import tune as command
 from tvm_attention.commands.tune_progress import LivePicture, PlainLines, view
+from tvm_attention.database import user_log_path
 from tvm_attention.schedules import Candidate
 from tvm_attention.suites import suite
 from tvm_attention.tuning import TuningOutcome, TuningProgress, TuningResult
@@ -78,7 +79,8 @@ class StandIn:
         **asked: Any,
     ) -> TuningResult:
         self.asked = {"workloads": workloads, "target": target, **asked}
-        for phase, trial in (("search", 1), ("search", 2), ("confirm", 8), ("done", 8)):
+        batches = (("build", 0), ("search", 1), ("build", 1), ("search", 2))
+        for phase, trial in (*batches, ("confirm", 8), ("done", 8)):
             progress(_progress(phase=phase, trial=trial))
         if self.error is not None:
             raise self.error
@@ -102,11 +104,12 @@ def test_defaults(stand_in: StandIn) -> None:
         "log": None,
         "num_threads": None,
         "seed": 0,
+        "again": False,
     }
 
 
 def test_all_arguments(stand_in: StandIn) -> None:
-    budget = ["--trials", "7", "--minutes", "1.5", "--threads", "2", "--seed", "3"]
+    budget = ["--trials", "7", "--minutes", "1.5", "--threads", "2", "--seed", "3", "--again"]
     asked = ["--suite", "demo", "--target", "x86-64-v3", "--log", "my.jsonl", *budget]
     demo = suite("demo").values()
     stand_in.result["outcomes"] = tuple(_outcome(workload=w) for w in demo)
@@ -119,6 +122,7 @@ def test_all_arguments(stand_in: StandIn) -> None:
         "log": Path("my.jsonl"),
         "num_threads": 2,
         "seed": 3,
+        "again": True,
     }
 
 
@@ -126,15 +130,24 @@ def test_plain_lines_and_table(stand_in: StandIn, capsys: pytest.CaptureFixture[
     assert main(["tune", "--workload", TEXT]) == 0
     captured = capsys.readouterr()
     lines = [line for line in captured.out.splitlines() if line.startswith("1/1 ")]
-    assert [line.split(": ")[1] for line in lines] == ["search", "confirm", "done"]
-    assert "trial 1 of 8, best so far 1.25 ms, default 2 ms" in lines[0]
-    assert "time left at most 1 min 10 s" in lines[0]
-    assert "time left" not in lines[2]
+    assert [line.split(": ")[1] for line in lines] == ["build", "search", "confirm", "done"]
+    assert "trial 1 of 8, best so far 1.25 ms, default 2 ms" in lines[1]
+    assert "time left at most 1 min 10 s" in lines[1]
+    assert "time left" not in lines[3]
     for expected in ("1x2x128x128x64", "row_block", "yes", "1.60 times"):
         assert expected in captured.out
-    assert "1 records written to folder/tuned.jsonl" in captured.out
-    assert captured.err == ""
+    assert "1 record written to folder/tuned.jsonl" in captured.out
+    assert captured.err.startswith("note: kernels are not chosen from folder/tuned.jsonl; ")
+    assert captured.err.count("\n") == 1
     assert "\x1b" not in captured.out
+
+
+def test_records_that_are_served_need_no_note(
+    stand_in: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in.result["log"] = user_log_path("x86-64-v3")
+    assert main(["tune", "--workload", TEXT]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_nothing_kept(stand_in: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,6 +182,9 @@ def test_interrupted(stand_in: StandIn, inside: bool, capsys: pytest.CaptureFixt
     assert said.startswith("interrupted")
     again = shlex.split(said[said.index("tvm-attention tune") :])
     assert again == ["tvm-attention", *arguments]
+    assert main([*arguments, "--again"]) == 130
+    again = shlex.split(capsys.readouterr().err.partition("go on: ")[2])
+    assert again == ["tvm-attention", *arguments]  # what is afresh is not begun once more
 
 
 def test_lines_once_a_phase_and_workload() -> None:
@@ -202,7 +218,7 @@ def test_live_picture_runs_on() -> None:
     now[0] += 65
     assert "at most 0 s" in _picture(picture)
     picture.update(_progress(phase="done"))
-    assert "1 of 1 workloads done" in _picture(picture)
+    assert "1 of 1 workload done" in _picture(picture)
 
 
 def test_live_view_leaves_a_line_for_each_finished_workload() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import warnings
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -13,15 +15,19 @@ from tvm_attention import environment
 from tvm_attention.database import (
     available_logs,
     format_log,
+    logs,
     merge_into_log,
     prune_log,
     read_log,
+    require_mergeable,
+    searched_target,
     shipped_logs,
     user_log_path,
     user_logs,
+    warn_of_refusals,
     write_log,
 )
-from tvm_attention.errors import InvalidValueError, TuningLogError
+from tvm_attention.errors import InvalidValueError, TuningLogError, TuningLogWarning
 
 TORN = format_log([record()])[:-9]
 
@@ -101,6 +107,59 @@ def test_shipped_logs_are_sound(user_folder: Path) -> None:
     write_log(user_log_path("icelake"), [record()])
     assert available_logs() == (*user_logs(), *shipped_logs())
     assert available_logs()[0].user
+
+
+def test_merging_may_replace(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    fast, slow = record(tuned=1e-3), record(tuned=1.5e-3)
+    other = record(threads=1)
+    write_log(path, [fast, other])
+    merged = merge_into_log(path, [slow])
+    assert len(merged) == 2
+    assert slow not in merged
+    merged = merge_into_log(path, [slow], replace=True)
+    assert len(merged) == 2
+    assert all(kept in merged for kept in (slow, other))
+    assert read_log(path) == merged
+
+
+def test_a_log_that_cannot_be_merged_into_is_known_before(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.jsonl"
+    require_mergeable(path)
+    assert not path.exists()
+    write_log(path, [record()])
+    before = path.read_bytes()
+    require_mergeable(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir() if "lock" not in p.name] == ["a.jsonl"]
+    path.write_bytes(TORN)
+    for bad in (path, tmp_path, path / "b.jsonl"):
+        with pytest.raises(TuningLogError):
+            require_mergeable(bad)
+
+
+def test_searched_target(user_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert searched_target(user_log_path("zen4")) == "zen4"
+    assert searched_target(user_folder / "zen4" / "other.jsonl") == "zen4"
+    for name in ("loose.jsonl", "zen4/deep/a.jsonl", "zen4/a.json"):
+        assert searched_target(user_folder / name) is None
+    monkeypatch.chdir(user_folder)
+    assert searched_target(Path("zen4/a.jsonl")) == "zen4"
+    assert searched_target(Path("a.jsonl")) is None
+    shipped = Path(str(resources.files("tvm_attention.tuning_logs")))
+    assert searched_target(shipped / "icelake" / "measured.jsonl") == "icelake"
+
+
+def test_refusals_are_warned_of_once(user_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_warned", set())
+    write_log(user_log_path("icelake"), [record()])
+    (user_folder / "icelake" / "bad.jsonl").write_bytes(TORN)
+    with pytest.warns(TuningLogWarning, match=r"user icelake/bad\.jsonl: line 2: ") as caught:
+        warn_of_refusals(user_logs())
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_refusals(user_logs())
 
 
 def test_prune_log(tmp_path: Path) -> None:

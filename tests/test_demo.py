@@ -7,6 +7,7 @@ from rich.console import Console
 
 import tvm_attention
 from tvm_attention import demo, reference
+from tvm_attention.errors import InvalidValueError
 from tvm_attention.kernel import KernelSource
 from tvm_attention.schedules import Candidate
 from tvm_attention.workload import AttentionWorkload
@@ -92,11 +93,29 @@ def test_a_wrong_worked_example_is_status_one(stand_in, error):
 def test_who_is_left_out_is_named_with_the_reason(stand_in, monkeypatch):
     stand_in()
     monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(demo.psutil, "virtual_memory", lambda: type("M", (), {"available": 100}))
+    monkeypatch.setattr(demo.psutil, "virtual_memory", lambda: type("M", (), {"available": 6000}))
     status, text = _run({"plain": TINY["plain"]})
     assert status == 0
     assert "plain: without torch, not installed" in text
     assert "plain: without NumPy, its scores would take 0.0 GiB" in text
+
+
+def test_a_workload_larger_than_memory_is_refused_at_once(stand_in):
+    stand_in()
+    huge = AttentionWorkload(head_dim=64, query_heads=2**31 - 1, query_length=2**31 - 1)
+    with pytest.raises(InvalidValueError, match="memory"):
+        _run({"plain": TINY["plain"], "huge": huge})
+
+
+def test_no_name_is_cut_on_a_narrow_terminal(stand_in):
+    stand_in()
+    out = io.StringIO()
+    name = "a-workload-of-a-very-long-name-indeed"
+    assert demo.run(Console(file=out, width=60), {name: TINY["plain"]}, 0.02) == 0
+    table = out.getvalue()[out.getvalue().index("max error") :]
+    assert "…" not in table
+    cells = [line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")]
+    assert name in "".join(cells)
 
 
 def test_the_demo_holds_with_the_library_itself():

@@ -10,6 +10,7 @@ import pytest
 from test_threads import run_script
 
 from tvm_attention import environment, kernel_cache
+from tvm_attention.errors import InvalidValueError
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +104,16 @@ def test_a_write_that_fails_leaves_the_old_kernel_and_nothing_else(
     monkeypatch.setenv(environment.CACHE_DIR, str(folder))
     assert kernel_cache.read("a") == "old"
     assert names(folder) == {"a.ll"}
+
+
+def test_a_bad_limit_is_found_before_anything_is_built(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel_cache.write("a", "source")
+    monkeypatch.setenv(environment.CACHE_LIMIT_MB, "much")
+    for key in ("a", "b"):
+        with pytest.raises(InvalidValueError, match=environment.CACHE_LIMIT_MB):
+            kernel_cache.read(key)
 
 
 def test_what_a_killed_writer_left_is_cleaned_up(folder: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ import pytest
 import tvm_attention
 from tvm_attention.__main__ import main
 from tvm_attention.commands import explain
-from tvm_attention.errors import KernelBuildError
+from tvm_attention.errors import InvalidValueError, KernelBuildError, TuningLogWarning
 
 COMMANDS = ("info", "demo", "tune", "explain", "logs", "doctor")
 
@@ -44,7 +47,10 @@ def test_help_of_each_command(command: tuple[str, ...], capsys: pytest.CaptureFi
     [
         ([], "COMMAND"),
         (["tunes"], "'tunes'"),
-        (["info", "--jsn"], "--jsn"),
+        (["info", "--jsn"], "unknown option --jsn, did you mean --json?"),
+        (["explain", "--work", "head_dim=64"], "unknown option --work, did you mean --workload?"),
+        (["explain", "--work=head_dim=64"], "did you mean --workload?"),
+        (["explain", "--workload", "head_dim=64", "--causa"], "unknown option --causa;"),
         (["explain"], "--workload --suite"),
         (["explain", "--suite", "none"], "'none'"),
         (["explain", "--suite", "demo", "--workload", "head_dim=64"], "not allowed with"),
@@ -79,6 +85,9 @@ def test_bad_arguments_take_one_line(
         (["explain", "--workload", "head_dim=64,color=red"], "color"),
         (["explain", "--workload", "head_dim=64,dtype=int8"], "dtype"),
         (["explain", "--workload", "head_dim=64", "--target", "pentium"], "pentium"),
+        (["explain", "--workload", "head_dim=64", "--target", "cortex-a72"], "cannot serve it yet"),
+        (["demo", "--workload", f"head_dim=64,key_length={2**31 - 1},batch=9999"], "memory"),
+        (["tune", "--workload", f"head_dim=64,key_length={2**31 - 1},batch=9999"], "memory"),
         (["demo", "--workload", "head_dim=64,head_dim=64"], "twice"),
         (["tune", "--workload", "key_length=64"], "head_dim"),
         (["logs", "list", "--target", "../x"], "../x"),
@@ -122,6 +131,97 @@ def test_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "tvm-attention: interrupted\n"
 
 
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (
+            OSError(28, "No space left on device", "a.jsonl"),
+            2,
+            "No space left on device: 'a.jsonl'",
+        ),
+        (PermissionError(13, "Permission denied", "a.jsonl"), 2, "Permission denied: 'a.jsonl'"),
+        (MemoryError("Unable to allocate 4 TiB"), 2, "out of memory: Unable to allocate 4 TiB"),
+        (MemoryError(), 2, "out of memory"),
+        (BrokenPipeError(32, "Broken pipe"), 141, "the output was closed before its end"),
+    ],
+)
+def test_what_the_machine_lacks_takes_one_line(
+    error: BaseException,
+    status: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert _explain_raises(monkeypatch, error) == status
+    line = capsys.readouterr().err
+    assert line.startswith("tvm-attention: ")
+    assert said in line
+    assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [["logs", "list"], ["logs", "list", "--json"]])
+def test_a_closed_pipe(command: list[str]) -> None:
+    arguments = [sys.executable, "-m", "tvm_attention", *command]
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert process.returncode == 141
+    assert said == "tvm-attention: the output was closed before its end\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("command", [["logs", "list"], ["info", "--json"]])
+def test_a_full_disk(command: list[str]) -> None:
+    arguments = [sys.executable, "-m", "tvm_attention", *command]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "tvm-attention: [Errno 28] No space left on device\n"
+
+
+def test_an_interrupt_while_modules_load(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "tvm_attention", "info"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert (done.returncode, done.stderr) == (130, "tvm-attention: interrupted\n")
+
+
+def test_a_refused_log_is_a_warning_of_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def warn(*_: Any) -> Any:
+        warnings.warn("user a/b.jsonl: line 3: bad", TuningLogWarning, stacklevel=2)
+        warnings.warn("of another library", UserWarning, stacklevel=2)
+        raise InvalidValueError("stop")
+
+    monkeypatch.setattr(explain, "explain", warn)
+    with pytest.warns(UserWarning, match="another"):
+        assert main(["explain", "--workload", "head_dim=64"]) == 2
+    warning, error = capsys.readouterr().err.splitlines()
+    assert warning == "tvm-attention: warning: user a/b.jsonl: line 3: bad"
+    assert error == "tvm-attention: stop"
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "120"])
+def test_help_breaks_no_word(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    with pytest.raises(SystemExit):
+        main(["explain", "--help"])
+    said = capsys.readouterr().out.split()
+    for word in ("causal=none", "query_length=512,", "key_length=512,", "x86-64-v3,"):
+        assert word in said
+
+
 def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ZeroDivisionError):
         _explain_raises(monkeypatch, ZeroDivisionError())
@@ -137,7 +237,7 @@ def test_module_is_the_command_line() -> None:
 
 
 def test_argument_tree_imports_nothing_slow() -> None:
-    slow = {"tvm", "tvm_ffi", "torch", "xgboost"}
+    slow = {"tvm", "tvm_ffi", "torch", "xgboost", "pebble"}
     code = (
         "import sys; from tvm_attention.__main__ import parser; parser();"
         f"print(sorted({slow!r} & set(sys.modules)))"

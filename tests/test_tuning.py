@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import tvm_attention
-from tvm_attention.database import read_log, write_log
-from tvm_attention.errors import InvalidTypeError, InvalidValueError
+from tvm_attention.database import read_log, user_log_path, write_log
+from tvm_attention.errors import InvalidTypeError, InvalidValueError, TuningLogError
 from tvm_attention.runtime import forget_kernels
 from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.target import detect_target
-from tvm_attention.tuning import session, trials, workers
+from tvm_attention.tuning import session, trials, workers, workload_session
 from tvm_attention.tuning.confirmation import FINALISTS
 from tvm_attention.tuning.journal import Journal, Trial
 from tvm_attention.tuning.trials import Finalist
@@ -142,10 +142,153 @@ def test_interrupted_run_resumes_and_a_finished_one_is_skipped(
     assert fake.measured == 0
     assert third.records == ()
     assert "already tuned" in third.outcomes[0].reason
+    assert "again" in third.outcomes[0].reason
     write_log(log_path(tmp_path), [])
     fourth = tvm_attention.tune(WORKLOAD, trials=16, log=log_path(tmp_path))
     assert fake.measured == 0
     assert len(fourth.records) == 1
+
+
+def test_more_trials_that_were_interrupted_are_confirmed_later(
+    fake: type[FakeWorkers], tmp_path: Path
+) -> None:
+    tvm_attention.tune(WORKLOAD, trials=8, log=log_path(tmp_path))
+    fake.interrupt_at = fake.measured + 9
+    assert tvm_attention.tune(WORKLOAD, trials=24, log=log_path(tmp_path)).interrupted
+    fake.interrupt_at = None
+    result = tvm_attention.tune(WORKLOAD, trials=16, log=log_path(tmp_path))
+    assert result.outcomes[0].trials == 16
+    (record,) = result.records
+    assert record.provenance["trials"] == 16
+
+
+def test_the_search_is_not_ended_before_its_record_is_in_the_log(
+    fake: type[FakeWorkers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tvm_attention.tune(WORKLOAD, trials=4, log=log_path(tmp_path))
+    log_path(tmp_path).unlink()
+
+    def full(*_: Any, **__: Any) -> None:
+        raise TuningLogError("no space left")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(workload_session, "merge_into_log", full)
+        with pytest.raises(TuningLogError):
+            tvm_attention.tune(WORKLOAD, trials=8, log=log_path(tmp_path))
+    assert Journal(WORKLOAD, TARGET, TARGET.cores).read()[1] is None
+    fake.measured = 0
+    assert len(tvm_attention.tune(WORKLOAD, trials=8, log=log_path(tmp_path)).records) == 1
+    assert fake.measured == 0
+
+
+def test_again_measures_anew_and_replaces_the_record(
+    fake: type[FakeWorkers], tmp_path: Path
+) -> None:
+    tvm_attention.tune(WORKLOAD, trials=8, log=log_path(tmp_path))
+    (fast,) = read_log(log_path(tmp_path))
+    fake.measured, fake.default_wins = 0, True
+    fake.interrupt_at = 4
+    other = WORKLOAD.with_lengths(40, 48)
+    asked = ([WORKLOAD, other], None)
+    assert tvm_attention.tune(
+        *asked, trials=8, log=log_path(tmp_path), seed=5, again=True
+    ).interrupted
+    assert read_log(log_path(tmp_path)) == (fast,)
+    fake.interrupt_at = None
+    # Without ``again``: what was asked afresh stays so, and goes on where it was.
+    result = tvm_attention.tune(*asked, trials=8, log=log_path(tmp_path), seed=5)
+    assert fake.measured == 1 + 8 + 8
+    assert [outcome.kept for outcome in result.outcomes] == [True, True]
+    assert {r.workload: r.ratio for r in read_log(log_path(tmp_path))} == {WORKLOAD: 1, other: 1}
+
+
+def test_a_record_that_is_not_as_fast_as_the_present_one_is_not_kept(
+    fake: type[FakeWorkers], tmp_path: Path
+) -> None:
+    tvm_attention.tune(WORKLOAD, trials=8, log=log_path(tmp_path))
+    (fast,) = read_log(log_path(tmp_path))
+    fake.default_wins = True
+    result = tvm_attention.tune(WORKLOAD, trials=9, log=log_path(tmp_path))
+    assert result.records == ()
+    assert not result.outcomes[0].kept
+    assert "an earlier record is as fast or faster" in result.outcomes[0].reason
+    assert read_log(log_path(tmp_path)) == (fast,)
+
+
+def test_a_foreign_line_in_the_journal_is_no_trial(fake: type[FakeWorkers], tmp_path: Path) -> None:
+    journal = Journal(WORKLOAD, TARGET, TARGET.cores)
+    journal.add(Trial(Candidate.of("of_another_version", {"query_block": 32}), 1e-9))
+    journal.add(Trial(Candidate.of(default().variant, {"query_block": 32}), 1e-9))
+    result = tvm_attention.tune(WORKLOAD, trials=4, log=log_path(tmp_path))
+    assert fake.measured == 4
+    assert result.outcomes[0].trials == 4
+
+
+def test_one_trial_is_the_default_schedule_only(fake: type[FakeWorkers], tmp_path: Path) -> None:
+    result = tvm_attention.tune(WORKLOAD, trials=1, log=log_path(tmp_path))
+    reason = result.outcomes[0].reason
+    assert reason == "nothing but the default schedule ran; give the search more trials"
+
+
+def test_when_nothing_ran_the_reasons_are_said(
+    fake: type[FakeWorkers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake, "measure", lambda *_: (None, "timed out"))
+    result = tvm_attention.tune(WORKLOAD, trials=3, log=log_path(tmp_path))
+    assert result.outcomes[0].reason == "no candidate ran, 3 timed out"
+
+
+def test_builds_are_reported_before_they_are_made(fake: type[FakeWorkers], tmp_path: Path) -> None:
+    phases: list[str] = []
+    seen: list[str] = []
+
+    class Watched(fake):  # type: ignore[valid-type, misc]
+        def build(self, arguments: list[tuple[Any, ...]]) -> list[tuple[Any, str]]:
+            seen.append(phases[-1])
+            return FakeWorkers.build(self, arguments)
+
+    session.Workers = Watched  # type: ignore[misc]  # put back by the fixture
+    tvm_attention.tune(
+        WORKLOAD, trials=12, log=log_path(tmp_path), progress=lambda p: phases.append(p.phase)
+    )
+    assert phases[0] == "build"
+    assert seen == ["build", "build", "confirm"]
+
+
+@pytest.mark.parametrize(
+    "broken", ["cache", "log", "folder", "damaged", "target", "limit", "memory"]
+)
+def test_what_would_stop_a_run_later_stops_it_at_once(
+    broken: str, fake: type[FakeWorkers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, workload = log_path(tmp_path), WORKLOAD
+    (tmp_path / "file").touch()
+    if broken == "cache":
+        monkeypatch.setenv("TVM_ATTENTION_CACHE_DIR", str(tmp_path / "file"))
+    elif broken == "log":
+        log = tmp_path / "file" / "tuned.jsonl"
+    elif broken == "folder":
+        log = tmp_path
+    elif broken == "damaged":
+        log = tmp_path / "file"
+    elif broken == "target":
+        log = user_log_path("zen5")
+    elif broken == "limit":
+        monkeypatch.setenv("TVM_ATTENTION_CACHE_LIMIT_MB", "much")
+    else:
+        workload = AttentionWorkload(head_dim=512, query_heads=2**30, query_length=2**30)
+    with pytest.raises(tvm_attention.AttentionError):
+        tvm_attention.tune(workload, trials=4, log=log)
+    assert fake.measured == 0
+    assert list(tmp_path.rglob("*.jsonl")) == []
+
+
+def test_without_xgboost_one_line_says_what_to_install(
+    fake: type[FakeWorkers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "find_spec", lambda name: None)
+    with pytest.raises(tvm_attention.TuningError, match="pip install xgboost"):
+        tvm_attention.tune(WORKLOAD, trials=4, log=log_path(tmp_path))
 
 
 def test_journal_skips_a_line_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tvm_attention import environment
+from tvm_attention.errors import TuningError
 from tvm_attention.schedules import Candidate
 from tvm_attention.target import named_target
 from tvm_attention.tuning import journal as module
@@ -40,9 +41,53 @@ def test_trials_come_back_as_they_were(folder: Path) -> None:
     journal.end("nothing improved any more")
     assert journal.read() == ([GOOD, FAILED, GOOD, FAILED], "nothing improved any more")
     assert list(folder.rglob("*.jsonl")) == [journal.path]
-    journal.clear()
-    journal.clear()
+    assert not journal.again
+    for _ in range(2):
+        journal.start_again()
+        assert journal.again
+        assert journal.read() == ([], None)
+    journal.add(GOOD)
+    journal.end("all trials used")
+    assert Journal(WORKLOAD, TARGET, 2).again
+    assert journal.read() == ([GOOD], "all trials used")
+
+
+def test_trials_after_an_end_take_it_back() -> None:
+    journal = Journal(WORKLOAD, TARGET, 2)
+    journal.add(GOOD)
+    journal.end("all trials used")
+    journal.add(FAILED)  # the same search with more trials, interrupted
+    assert journal.read() == ([GOOD, FAILED], None)
+
+
+def test_preparing_changes_nothing() -> None:
+    journal = Journal(WORKLOAD, TARGET, 2)
+    journal.prepare()
     assert journal.read() == ([], None)
+    journal.add(GOOD)
+    journal.prepare()
+    assert journal.read() == ([GOOD], None)
+
+
+@pytest.mark.parametrize("step", ["prepare", "start_again", "add", "end"])
+def test_a_journal_that_cannot_be_written(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(environment.CACHE_DIR, str(tmp_path / "file"))
+    journal = Journal(WORKLOAD, TARGET, 2)
+    arguments = {"add": (GOOD,), "end": ("all trials used",)}.get(step, ())
+    with pytest.raises(TuningError, match=f"trials cannot be kept.*{environment.CACHE_DIR}"):
+        getattr(journal, step)(*arguments)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_disk_that_fills_up(folder: Path) -> None:
+    journal = Journal(WORKLOAD, TARGET, 2)
+    journal.path.parent.mkdir(parents=True)
+    journal.path.symlink_to("/dev/full")
+    with pytest.raises(TuningError, match="No space left"):
+        journal.add(GOOD)
 
 
 def test_other_measurements_have_other_journals(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,29 @@
-"""Attention kernels written once as TVM tensor expressions and tuned for each machine."""
+"""Attention kernels written once as TVM tensor expressions and tuned for each machine.
 
-from tvm_attention.errors import (
-    AttentionError,
-    InvalidTypeError,
-    InvalidValueError,
-    KernelBuildError,
-    TuningError,
-    TuningLogError,
-    UnsupportedError,
-)
-from tvm_attention.functional import scaled_dot_product_attention
-from tvm_attention.kernel import Kernel, KernelSource
-from tvm_attention.runtime import Explanation, explain, load
-from tvm_attention.target import HardwareTarget, detect_target
-from tvm_attention.tuning import TuningOutcome, TuningProgress, TuningResult, tune
-from tvm_attention.workload import AttentionWorkload
+Each name is imported from its module when it is first asked for, so that the command line starts at
+once and a program that only detects hardware loads no more than that.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tvm_attention.errors import (
+        AttentionError,
+        InvalidTypeError,
+        InvalidValueError,
+        KernelBuildError,
+        TuningError,
+        TuningLogError,
+        TuningLogWarning,
+        UnsupportedError,
+    )
+    from tvm_attention.functional import scaled_dot_product_attention
+    from tvm_attention.kernel import Kernel, KernelSource
+    from tvm_attention.runtime import Explanation, explain, load
+    from tvm_attention.target import HardwareTarget, detect_target
+    from tvm_attention.tuning import TuningOutcome, TuningProgress, TuningResult, tune
+    from tvm_attention.workload import AttentionWorkload
 
 __version__ = "0.1.0"
 
@@ -30,6 +39,7 @@ __all__ = [
     "KernelSource",
     "TuningError",
     "TuningLogError",
+    "TuningLogWarning",
     "TuningOutcome",
     "TuningProgress",
     "TuningResult",
@@ -40,3 +50,33 @@ __all__ = [
     "scaled_dot_product_attention",
     "tune",
 ]
+
+_MODULES = {
+    "errors": (
+        "AttentionError", "InvalidTypeError", "InvalidValueError", "KernelBuildError", "TuningError",
+        "TuningLogError", "TuningLogWarning", "UnsupportedError",
+    ),
+    "functional": ("scaled_dot_product_attention",),
+    "kernel": ("Kernel", "KernelSource"),
+    "runtime": ("Explanation", "explain", "load"),
+    "target": ("HardwareTarget", "detect_target"),
+    "tuning": ("TuningOutcome", "TuningProgress", "TuningResult", "tune"),
+    "workload": ("AttentionWorkload",),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+if not TYPE_CHECKING:  # or a misspelt name would pass for an object
+
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return import_module(f"{__name__}.{name}")
+        try:
+            module = _MODULE_OF[name]
+        except KeyError:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+        value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_MODULES})

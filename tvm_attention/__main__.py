@@ -1,4 +1,7 @@
-"""The command line: ``tvm-attention COMMAND``, the same as ``python -m tvm_attention COMMAND``."""
+"""The command line: ``tvm-attention COMMAND``, the same as ``python -m tvm_attention COMMAND``.
+
+The commands are imported by the functions here, so that Ctrl-C while they load ends in one line too.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,25 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-import tvm_attention
-from tvm_attention.commands import demo, doctor, explain, info, logs, tune
-from tvm_attention.commands.arguments import (
+from tvm_attention.commands.ending import (
     BAD_ARGUMENTS,
+    CLOSED_PIPE,
     EXIT_STATUSES,
     INTERRUPTED,
-    OneLineParser,
     error_text,
+    give_up_output,
+    stopped,
+    warnings_in_one_line,
 )
 from tvm_attention.errors import AttentionError
 
 
 def parser() -> argparse.ArgumentParser:
     """The tree of all commands and their arguments."""
+    import tvm_attention
+    from tvm_attention.commands import demo, doctor, explain, info, logs, tune
+    from tvm_attention.commands.arguments import OneLineParser
+
     tree = OneLineParser(
         prog="tvm-attention",
         description="Attention kernels tuned for this machine.",
@@ -36,16 +44,29 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Performs a command and returns its exit status. Bad arguments raise SystemExit(2)."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    options = parser().parse_args(arguments, argparse.Namespace(arguments=arguments))
     try:
-        status: int = options.run(options)
+        try:
+            return _perform(sys.argv[1:] if arguments is None else list(arguments))
+        finally:
+            sys.stdout.flush()  # here, where a full disk or a closed pipe is still reported
     except AttentionError as error:
-        print(f"tvm-attention: {error_text(error)}", file=sys.stderr)
-        return BAD_ARGUMENTS
+        return stopped(error_text(error))
     except KeyboardInterrupt:
-        print("tvm-attention: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return stopped("interrupted", INTERRUPTED)
+    except MemoryError as error:
+        return stopped(f"out of memory: {error_text(error)}")
+    except BrokenPipeError:
+        give_up_output()
+        return stopped("the output was closed before its end", CLOSED_PIPE)
+    except OSError as error:
+        give_up_output()
+        return stopped(error_text(error), BAD_ARGUMENTS)
+
+
+def _perform(arguments: list[str]) -> int:
+    options = parser().parse_args(arguments, argparse.Namespace(arguments=arguments))
+    with warnings_in_one_line():
+        status: int = options.run(options)
     return status
 
 

@@ -21,6 +21,7 @@ from tvm_attention import accuracy, baselines, reference
 from tvm_attention.accuracy import Accuracy
 from tvm_attention.interleaved import Contender, Rounds, interleave
 from tvm_attention.kernel import KernelSource
+from tvm_attention.memory_needed import require_memory
 from tvm_attention.suites import shape_text, suite
 from tvm_attention.target import detect_target
 from tvm_attention.threads import launcher
@@ -57,9 +58,14 @@ def run(
     workloads: Mapping[str, AttentionWorkload] | None = None,
     seconds: float = SECONDS,
 ) -> int:
-    """Runs the demo, by default on the demo suite; exit status 0 only if every check held."""
+    """Runs the demo, by default on the demo suite; exit status 0 only if every check held.
+
+    Raises InvalidValueError for a workload larger than memory.
+    """
     console = console or Console()
     workloads = suite("demo") if workloads is None else workloads
+    for workload in workloads.values():
+        require_memory(workload)
     if importlib.util.find_spec("torch"):
         # First, so that everything runs on torch's thread pool, as it would in a torch program.
         import torch  # noqa: F401
@@ -158,9 +164,9 @@ def _table(outcomes: list[Outcome]) -> Table:
         title_justify="left",
         caption_justify="left",
     )
-    table.add_column("workload", no_wrap=True)
+    table.add_column("workload", overflow="fold")
     for column in ("max error", "ours ms", f"{TORCH} / ours", f"{NUMPY} / ours"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", overflow="fold")
     for outcome in outcomes:
         found, rounds = outcome.accuracy, outcome.rounds
         mark = "[green]ok" if found.holds else "[red]WRONG"

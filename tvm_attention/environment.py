@@ -1,7 +1,10 @@
 """Every environment variable the library reads, in one place.
 
-An unset or empty variable means its default. The values are read on each call, so a change made by
-``os.environ`` takes effect at once.
+An unset or empty variable means its default. The functions here look at each call, so that a change
+made by ``os.environ`` is seen by the next kernel that is loaded or tuned. What has been decided stays:
+the thread pool asks for TVM_ATTENTION_NUM_THREADS once a process, and a call like an earlier one
+(the same shapes, strides and options) runs as that did. In a running process, change the number of
+threads by ``torch.set_num_threads`` or by ``load(workload, num_threads=...)``.
 """
 
 from __future__ import annotations

@@ -32,3 +32,7 @@ class KernelBuildError(AttentionError, RuntimeError):
 
 class TuningError(AttentionError, RuntimeError):
     """A tuning run could not produce a result."""
+
+
+class TuningLogWarning(UserWarning):
+    """A tuning log of the user's was refused whole; other records or the default schedule serve."""

@@ -30,7 +30,12 @@ class CacheUse:
 
 
 def read(key: str) -> str | None:
-    """The stored source of a key, or None. Marks it as used."""
+    """The stored source of a key, or None. Marks it as used.
+
+    Raises InvalidValueError for a bad TVM_ATTENTION_CACHE_LIMIT_MB: here, and not first when the
+    kernel that is built for want of a stored one is to be kept.
+    """
+    environment.cache_limit()
     path = _path(key)
     try:
         source = path.read_text(encoding="utf-8")

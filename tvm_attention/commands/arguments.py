@@ -1,36 +1,60 @@
-"""What the commands' arguments have in common: the parser, exit statuses, workloads, numbers."""
+"""What the commands' arguments have in common: the parser, workloads, targets, numbers."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
 import shlex
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TypeAlias
 
+from tvm_attention.commands.ending import BAD_ARGUMENTS, EXIT_STATUSES
+from tvm_attention.errors import UnsupportedError
+from tvm_attention.schedules import SCHEDULES
 from tvm_attention.suites import SUITES, Suite, shape_text, suite
-from tvm_attention.target import named_target
+from tvm_attention.target import HardwareTarget, named_target
 from tvm_attention.workload import AttentionWorkload
 
-OK, FAILED, BAD_ARGUMENTS, INTERRUPTED = 0, 1, 2, 130
-
-EXIT_STATUSES = """exit status:
-  0    done; every check held
-  1    a check failed, or a tuning record does not hold
-  2    bad arguments, or an error that stopped the command
-  130  interrupted (Ctrl-C)"""
-
 _WORKLOAD_FORM = (
-    "fields of AttentionWorkload, such as "
-    "head_dim=64,causal=top_left,query_heads=12,query_length=1024,key_length=1024"
+    "head_dim=64 and, separated by commas, any of value_dim=64, query_heads=8, kv_heads=8, batch=1, "
+    "query_length=512, key_length=512, causal=none (top_left, bottom_right), dtype=float32; these "
+    "are what is meant where one is left out"
 )
 
 
 class OneLineParser(argparse.ArgumentParser):
     """Reports a bad argument in one line on stderr, with exit status 2."""
 
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """As argparse does; but an unknown option is named at once, before anything missing is."""
+        given = sys.argv[1:] if args is None else list(args)
+        if self._subparsers is None:
+            for option in _long_options(given):
+                if option not in self._option_string_actions:
+                    self.error(f"unknown option {option}{self._meant(option)}")
+        return super().parse_known_args(given, namespace)
+
+    def _meant(self, option: str) -> str:
+        known = [name for name in self._option_string_actions if name.startswith("--")]
+        near = [name for name in known if len(option) > 2 and name.startswith(option)]
+        near = near or difflib.get_close_matches(option, known, n=1)
+        return f", did you mean {' or '.join(near)}?" if near else ""
+
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_ARGUMENTS, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def _long_options(arguments: Sequence[str]) -> Iterator[str]:
+    """The names of the options that begin with two dashes."""
+    for argument in arguments:
+        if argument == "--":
+            return
+        if argument.startswith("--") and " " not in argument:  # argparse takes others as values
+            yield argument.partition("=")[0]
 
 
 Run: TypeAlias = Callable[[argparse.Namespace], int]
@@ -102,7 +126,7 @@ def whole_number(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
-def minutes(text: str) -> float:
+def positive(text: str) -> float:
     """An argument's type: a positive, finite number."""
     try:
         value = float(text)
@@ -113,10 +137,13 @@ def minutes(text: str) -> float:
     return value
 
 
-def error_text(error: Exception) -> str:
-    """The message as one line; the middle of a very long one (a compiler's) is left out."""
-    line = " ".join(str(error).split()) or type(error).__name__
-    return line if len(line) <= 2000 else f"{line[:1500]} ... {line[-480:]}"
+def require_schedules(target: HardwareTarget) -> None:
+    """Raises UnsupportedError for a kind of target that this version has no schedules for."""
+    if target.kind not in SCHEDULES:
+        raise UnsupportedError(
+            f"target {target.name}: expected a kind that there are schedules for "
+            f"({', '.join(SCHEDULES)}), got {target.kind}; this version cannot serve it yet"
+        )
 
 
 def command_line(arguments: Sequence[str]) -> str:

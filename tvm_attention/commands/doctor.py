@@ -11,15 +11,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 
 from rich.console import Console
 
 from tvm_attention import environment, kernel_cache
 from tvm_attention.commands import doctor_child
-from tvm_attention.commands.arguments import FAILED, OK, Commands, add_command, add_json
-from tvm_attention.commands.output import console, print_json, say, size_text
+from tvm_attention.commands.arguments import Commands, add_command, add_json
+from tvm_attention.commands.ending import FAILED, OK
+from tvm_attention.commands.output import console, counted, print_json, say, size_text
 from tvm_attention.commands.packages import installed, required
 from tvm_attention.database import shipped_logs, user_logs
 from tvm_attention.errors import AttentionError, InvalidValueError, TuningLogError
@@ -47,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     """Makes every check; exit status 1 if one failed."""
     out = console()
     findings = []
-    for finding in examine():
+    for finding in each_cause_once(examine()):
         findings.append(finding)
         if not options.json:
             _show(out, finding)
@@ -55,6 +56,21 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"ok": holds, "checks": [asdict(finding) for finding in findings]})
     return OK if holds else FAILED
+
+
+def each_cause_once(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The findings; one that failed as an earlier one did refers to it, its own advice would mislead."""
+    failed: list[Finding] = []
+    for finding in findings:
+        if finding.ok:
+            yield finding
+            continue
+        first = next((f for f in failed if finding.detail in f.detail), None)
+        if first is None:
+            failed.append(finding)
+            yield finding
+        else:
+            yield replace(finding, detail=f"the same as {first.name}", advice="mend that first")
 
 
 def _show(out: Console, finding: Finding) -> None:
@@ -91,8 +107,11 @@ def examine() -> Iterator[Finding]:
     logs = f"correct or delete what was refused, or set {environment.LOG_DIR} to another folder"
     yield _here("your logs", _user_logs, logs)
     yield _here("shipped logs", _shipped_logs, "reinstall tvm-attention")
-    search = f"only tune needs it: pip install {required('xgboost')}"
-    yield _in_child("xgboost", "xgboost", search)
+    search = f"only tune needs it: pip install {required('xgboost')} or xgboost-cpu"
+    if importlib.util.find_spec("xgboost"):
+        yield _in_child("xgboost", "xgboost", search)
+    else:
+        yield Finding("xgboost", True, f"not installed; {search}", "")
 
 
 def _here(name: str, check: Callable[[], str], advice: str) -> Finding:
@@ -152,7 +171,7 @@ def _cache() -> str:
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=directory, prefix="write-") as file:
         file.write(b"a kernel")
-    return f"{directory} is writable, {kernel_cache.use().kernels} kernels"
+    return f"{directory} is writable, {counted(kernel_cache.use().kernels, 'kernel')}"
 
 
 def _user_logs() -> str:
@@ -163,13 +182,16 @@ def _user_logs() -> str:
         raise InvalidValueError(f"{directory}: expected a folder")
     logs = user_logs()
     _require_readable(log.refusal for log in logs)
-    return f"{directory}: {sum(len(log.records) for log in logs)} records"
+    return f"{directory}: {counted(sum(len(log.records) for log in logs), 'record')}"
 
 
 def _shipped_logs() -> str:
     logs = shipped_logs()
     _require_readable(log.refusal for log in logs)
-    return f"{sum(len(log.records) for log in logs)} records"
+    records = sum(len(log.records) for log in logs)
+    if not records:
+        raise TuningLogError("expected the records that came with tvm-attention, got none")
+    return counted(records, "record")
 
 
 def _require_readable(refusals: Iterator[str | None]) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 
 from tvm_attention import environment
 from tvm_attention._tvm import import_tvm
-from tvm_attention.errors import KernelBuildError
+from tvm_attention.commands.ending import FAILED, error_text
+from tvm_attention.errors import AttentionError, KernelBuildError
 from tvm_attention.workload import AttentionWorkload
 
 _NAP_MICROSECONDS = 1000
@@ -131,9 +132,12 @@ def main(name: str) -> int:
     """Makes one check."""
     try:
         print(CHECKS[name]())
+    except AttentionError as error:
+        print(error_text(error))
+        return FAILED
     except Exception as error:  # whatever is wrong with an installation is a finding
         print(" ".join(f"{type(error).__name__}: {error}".split()))
-        return 1
+        return FAILED
     return 0
 
 

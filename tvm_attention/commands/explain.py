@@ -6,14 +6,15 @@ import argparse
 
 from tvm_attention import environment
 from tvm_attention.commands.arguments import (
-    OK,
     Commands,
     add_command,
     add_json,
     add_target,
     add_workloads,
     chosen_workloads,
+    require_schedules,
 )
+from tvm_attention.commands.ending import OK
 from tvm_attention.commands.output import console, print_json, say
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.runtime import explain
@@ -32,6 +33,7 @@ def add(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     """Explains each workload; builds nothing."""
     target = explained_target(options.target)
+    require_schedules(target)
     explanations = {n: explain(w, target) for n, w in chosen_workloads(options).items()}
     if options.json:
         print_json({name: found.to_dict() for name, found in explanations.items()})

@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tvm_attention import environment, kernel_cache
-from tvm_attention.commands.arguments import OK, Commands, add_command, add_json
-from tvm_attention.commands.output import console, print_json, size_text
+from tvm_attention.commands.arguments import Commands, add_command, add_json
+from tvm_attention.commands.ending import OK
+from tvm_attention.commands.output import console, counted, print_json, size_text
 from tvm_attention.commands.packages import installed
 from tvm_attention.database import TuningLog, shipped_logs, user_logs
 from tvm_attention.errors import AttentionError
@@ -82,6 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 def look() -> Installation:
     """The installation as it is. Raises an AttentionError for a bad environment variable."""
+    environment.num_threads()  # so that a bad number is the error, and not what it keeps from running
     pool, threads = _pool()
     return Installation(
         target=detect_target(),
@@ -111,7 +113,7 @@ def _table(found: Installation) -> Table:
         "versions": ", ".join(f"{p} {v or 'not installed'}" for p, v in found.versions.items()),
         "threads": _threads(found),
         "kernel cache": (
-            f"{cache.directory}: {cache.kernels} kernels, {size_text(cache.size)} "
+            f"{cache.directory}: {counted(cache.kernels, 'kernel')}, {size_text(cache.size)} "
             f"of at most {size_text(cache.limit)}"
         ),
         "your logs": f"{environment.log_directory()}: {_counts(found.user_logs)}",
@@ -142,4 +144,4 @@ def _threads(found: Installation) -> str:
 
 
 def _counts(logs: Logs) -> str:
-    return ", ".join(f"{t} {n} records" for t, n in logs.records.items()) or "no records"
+    return ", ".join(f"{t} {counted(n, 'record')}" for t, n in logs.records.items()) or "no records"

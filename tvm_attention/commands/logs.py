@@ -7,13 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from rich.table import Table
 from rich.text import Text
 
 from tvm_attention.commands import logs_change, logs_verify
 from tvm_attention.commands.arguments import (
-    FAILED,
-    OK,
     Commands,
     OneLineParser,
     add_command,
@@ -22,7 +19,8 @@ from tvm_attention.commands.arguments import (
     add_target,
     canonical_target,
 )
-from tvm_attention.commands.output import console, print_json, say
+from tvm_attention.commands.ending import FAILED, OK
+from tvm_attention.commands.output import console, folding_table, print_json, say
 from tvm_attention.database import (
     TuningLog,
     TuningRecord,
@@ -73,7 +71,9 @@ def run_list(options: argparse.Namespace) -> int:
         print_json({"logs": [_to_dict(log) for log in logs]})
         return OK
     out = console()
-    table = Table(*("target", "workload", "variant", "over default", "provenance", "date", "log"))
+    table = folding_table(
+        "target", "workload", "variant", "over default", "provenance", "date", "log"
+    )
     for log in logs:
         for record in log.records:
             table.add_row(*(Text(cell) for cell in _cells(record, log)))

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tvm_attention import environment
-from tvm_attention.commands.arguments import FAILED, OK, canonical_target
-from tvm_attention.commands.output import console, say
-from tvm_attention.database import TuningRecord, merge_into_log, prune_log, read_log, user_log_path
+from tvm_attention.commands.arguments import canonical_target
+from tvm_attention.commands.ending import FAILED, OK
+from tvm_attention.commands.output import console, counted, say
+from tvm_attention.database import (
+    TuningRecord,
+    merge_into_log,
+    prune_log,
+    read_log,
+    searched_target,
+    user_log_path,
+)
+from tvm_attention.database.record import TARGET_NAME
 from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.errors import InvalidValueError, TuningLogError
 
@@ -24,8 +34,20 @@ def run_merge(options: argparse.Namespace) -> int:
     only = _only_target(records, present, options.into)
     merged = merge_into_log(options.into, records)
     new = sum(record not in present for record in merged)
-    say(console(), f"{options.into}: {len(merged)} records of {only}, {new} of them new")
+    count = counted(len(merged), "record")
+    say(console(), f"{options.into}: {count} of {only}, {new} of them new")
+    say_unless_searched(options.into, only)
     return OK
+
+
+def say_unless_searched(log: Path, target: str) -> None:
+    """Says on stderr, in one line, how to have a log's records served if it is not searched."""
+    if searched_target(log) is not None:
+        return
+    name = log.stem if TARGET_NAME.fullmatch(log.stem) else "merged"
+    command = ["tvm-attention", "logs", "merge", str(log), "--into"]
+    again = shlex.join([*command, str(user_log_path(target, name))])
+    print(f"note: kernels are not chosen from {log}; to have them so: {again}", file=sys.stderr)
 
 
 def _only_target(
@@ -35,8 +57,8 @@ def _only_target(
     if not records:
         raise InvalidValueError("no record to merge; `logs list --log FILE` shows those of a file")
     targets = {r.target for r in (*records, *present)}
-    if into.absolute().parent.parent == environment.log_directory():
-        targets.add(into.absolute().parent.name)
+    if (searched := searched_target(into)) is not None:
+        targets.add(searched)
     if len(targets) > 1:
         raise InvalidValueError(
             f"expected records of one target for {into}, got {', '.join(sorted(targets))}; choose "
@@ -58,7 +80,7 @@ def run_prune(options: argparse.Namespace) -> int:
             print(f"tvm-attention logs prune: {error}", file=sys.stderr)
             status = FAILED
             continue
-        say(out, f"{path}: {len(dropped)} records dropped")
+        say(out, f"{path}: {counted(len(dropped), 'record')} dropped")
         for record, reason in dropped:
             say(out, f"  {record}: {reason}")
     return status

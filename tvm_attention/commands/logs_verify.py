@@ -13,12 +13,12 @@ from concurrent.futures import TimeoutError
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pebble import ProcessExpired, ProcessPool
 from rich.console import Console
 from rich.progress import Progress
 
-from tvm_attention.commands.arguments import error_text, whole_number
-from tvm_attention.commands.output import console, say
+from tvm_attention.commands.arguments import whole_number
+from tvm_attention.commands.ending import error_text
+from tvm_attention.commands.output import console, counted, say
 from tvm_attention.database import TuningLog, TuningRecord, verify
 from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.errors import InvalidValueError, KernelBuildError
@@ -56,7 +56,12 @@ class Report:
         for reason in self.refused:
             say(out, f"FAIL  {reason}", style="red")
         held = len(self.results) - self._wrong()
-        say(out, f"{held} of {len(self.results)} records hold" if self.results else "no records")
+        say(
+            out,
+            f"{held} of {counted(len(self.results), 'record')} hold"
+            if self.results
+            else "no records",
+        )
 
     def _wrong(self) -> int:
         return sum(error is not None for _, error in self.results)
@@ -74,6 +79,8 @@ def build_all(
     records: list[TuningRecord], build: Build, jobs: int | None = None
 ) -> tuple[tuple[TuningRecord, str | None], ...]:
     """Calls ``build``, a function of a module, on each record in child processes."""
+    from pebble import ProcessPool
+
     workers = min(jobs or len(os.sched_getaffinity(0)), len(records)) or 1
     # Spawned: a fork would copy the state of threads that it does not copy.
     context = multiprocessing.get_context("spawn")
@@ -140,6 +147,8 @@ def recorded_target(record: TuningRecord) -> HardwareTarget:
 
 
 def _result(build: Any) -> None:
+    from pebble import ProcessExpired
+
     try:
         build.result()
     except ProcessExpired as expired:

@@ -1,19 +1,35 @@
-"""Printing: consoles, JSON, and numbers with units."""
+"""Printing: consoles, tables, JSON, and numbers with units."""
 
 from __future__ import annotations
 
 import json
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 _PIPE_WIDTH = 160  # where the output is not a terminal
 
 
+class _Output(Console):
+    """A console that leaves it to the command line what a closed pipe means."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # rich calls it while it handles the BrokenPipeError
+
+
 def console(*, stderr: bool = False) -> Console:
     """A console for tables and text, wide enough for a table's row where it is not a terminal."""
-    own = Console(stderr=stderr)
-    return own if own.is_terminal else Console(stderr=stderr, width=_PIPE_WIDTH)
+    own = _Output(stderr=stderr)
+    return own if own.is_terminal else _Output(stderr=stderr, width=_PIPE_WIDTH)
+
+
+def folding_table(*headings: str) -> Table:
+    """A table that breaks a cell too wide for it into lines, and leaves nothing out."""
+    table = Table()
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
 
 
 def say(out: Console, line: str, style: str = "") -> None:
@@ -24,6 +40,11 @@ def say(out: Console, line: str, style: str = "") -> None:
 def print_json(value: object) -> None:
     """The value on stdout; NaN and infinities, which JSON lacks, are an error."""
     print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def counted(count: int, thing: str) -> str:
+    """ "1 record", "2 records"."""
+    return f"{count} {thing}" + ("" if count == 1 else "s")
 
 
 def seconds_text(seconds: float | None) -> str:

@@ -8,23 +8,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tvm_attention import environment
 from tvm_attention.commands.arguments import (
-    INTERRUPTED,
-    OK,
     Commands,
     add_command,
     add_target,
     add_workloads,
     chosen_workloads,
     command_line,
-    minutes,
+    positive,
     whole_number,
 )
-from tvm_attention.commands.output import console, say, seconds_text
+from tvm_attention.commands.ending import INTERRUPTED, OK
+from tvm_attention.commands.logs_change import say_unless_searched
+from tvm_attention.commands.output import console, counted, folding_table, say, seconds_text
 from tvm_attention.commands.tune_progress import view
 from tvm_attention.suites import shape_text
 from tvm_attention.tuning import TuningOutcome, TuningResult, tune
@@ -46,7 +45,7 @@ def add(commands: Commands) -> None:
         help="candidates to measure a workload, at most; default 64",
     )
     parser.add_argument(
-        "--minutes", type=minutes, metavar="M", help="time for all workloads together"
+        "--minutes", type=positive, metavar="M", help="time for all workloads together"
     )
     parser.add_argument(
         "--log", type=Path, metavar="FILE", help="write here instead of your log folder"
@@ -56,6 +55,9 @@ def add(commands: Commands) -> None:
         type=whole_number(1, environment.MAX_THREADS),
         metavar="N",
         help="threads of the measurements; default all cores",
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="tune afresh what is recorded, and replace its record"
     )
     parser.add_argument(
         "--seed", type=whole_number(0, 2**31 - 1), default=0, metavar="N", help="of the search"
@@ -76,6 +78,7 @@ def run(options: argparse.Namespace) -> int:
                 log=options.log,
                 num_threads=options.threads,
                 seed=options.seed,
+                again=options.again,
                 progress=show,
             )
     except KeyboardInterrupt:
@@ -93,17 +96,23 @@ def print_result(
 ) -> None:
     """The outcome of each workload, where the records are, and what was not reached."""
     if result.outcomes:
-        table = Table("workload", "default", "tuned", "kept", "reason", "best variant", "trials")
+        table = folding_table(
+            "workload", "default", "tuned", "kept", "reason", "best variant", "trials"
+        )
         for outcome in result.outcomes:
             table.add_row(*map(Text, _cells(outcome, names[outcome.workload])))
         out.print(table)
     if result.records:
-        say(out, f"{len(result.records)} records written to {result.log}")
+        say(out, f"{counted(len(result.records), 'record')} written to {result.log}")
+        say_unless_searched(result.log, result.records[0].target)
     else:
         say(out, "no records written")
     left = len(names) - len(result.outcomes)
     if left and not result.interrupted:
-        say(out, f"{left} workloads not reached in the time given; the same command goes on")
+        say(
+            out,
+            f"{counted(left, 'workload')} not reached in the time given; the same command goes on",
+        )
 
 
 def _cells(outcome: TuningOutcome, name: str) -> Sequence[str]:
@@ -120,5 +129,6 @@ def _cells(outcome: TuningOutcome, name: str) -> Sequence[str]:
 
 
 def _say_how_to_resume(arguments: Sequence[str]) -> None:
-    again = command_line(arguments)
-    print(f"interrupted; what was measured is kept, to go on: {again}", file=sys.stderr)
+    # What was to be tuned afresh is marked so in the journals: asked once more, it would be lost.
+    onward = command_line([a for a in arguments if a != "--again"])
+    print(f"interrupted; what was measured is kept, to go on: {onward}", file=sys.stderr)

@@ -14,7 +14,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from tvm_attention.commands.output import duration_text, say, seconds_text
+from tvm_attention.commands.output import counted, duration_text, say, seconds_text
 from tvm_attention.suites import shape_text
 from tvm_attention.tuning import TuningProgress
 from tvm_attention.workload import AttentionWorkload
@@ -59,7 +59,9 @@ class LivePicture:
         if latest is None:
             return self._waiting
         if latest.phase in _FINISHED:
-            self._waiting.update(text=f"{latest.index + 1} of {latest.count} workloads done")
+            self._waiting.update(
+                text=f"{latest.index + 1} of {counted(latest.count, 'workload')} done"
+            )
             return self._waiting
         passed = self._clock() - self._since
         left = None if latest.remaining is None else max(0.0, latest.remaining - passed)
@@ -68,24 +70,24 @@ class LivePicture:
 
 
 class PlainLines:
-    """Prints a line whenever a workload enters one of the phases."""
+    """Prints a line when a workload enters one of the phases for the first time."""
 
     def __init__(
         self,
         out: Console,
         names: Names,
-        phases: tuple[str, ...] = ("search", "confirm", *_FINISHED),
+        phases: tuple[str, ...] = ("build", "search", "confirm", *_FINISHED),
     ) -> None:
         self._out = out
         self._names = names
         self._phases = phases
-        self._last: tuple[int, str] | None = None
+        self._said: set[tuple[int, str]] = set()
 
     def __call__(self, progress: TuningProgress) -> None:
         moment = (progress.index, progress.phase)
-        if progress.phase not in self._phases or moment == self._last:
+        if progress.phase not in self._phases or moment in self._said:
             return
-        self._last = moment
+        self._said.add(moment)
         facts = ", ".join(f"{name} {text}" for name, text in figures(progress).items())
         say(self._out, f"{title(progress, self._names)}: {progress.phase}: {facts}")
 

@@ -8,12 +8,14 @@ from tvm_attention.database.logs import (
     merge_into_log,
     prune_log,
     read_log,
+    require_mergeable,
     shipped_logs,
-    user_log_path,
     user_logs,
+    warn_of_refusals,
     write_log,
 )
 from tvm_attention.database.matching import Match, match
+from tvm_attention.database.places import searched_target, user_log_path
 from tvm_attention.database.record import SCHEMA, Provenance, Seconds, TuningRecord
 from tvm_attention.database.selection import merge_records, prune_records, verify
 
@@ -34,9 +36,12 @@ __all__ = [
     "prune_log",
     "prune_records",
     "read_log",
+    "require_mergeable",
+    "searched_target",
     "shipped_logs",
     "user_log_path",
     "user_logs",
     "verify",
+    "warn_of_refusals",
     "write_log",
 ]

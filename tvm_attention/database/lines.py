@@ -86,7 +86,9 @@ def _parse_line(line: bytes) -> object:
     except RecursionError:
         raise InvalidValueError("expected no such deep nesting") from None
     except json.JSONDecodeError as error:
-        raise InvalidValueError(f"expected JSON: {error.msg} at column {error.colno}") from None
+        raise InvalidValueError(
+            f"expected JSON, got a line that is cut short or malformed at column {error.colno}"
+        ) from None
     except ValueError:  # an int of more digits than Python converts
         raise InvalidValueError("expected no number of so many digits") from None
 

@@ -1,13 +1,13 @@
-"""Tuning logs on disk: where they are, reading them, and changing them with several writers."""
+"""Tuning logs on disk: reading them, and changing them with several writers."""
 
 from __future__ import annotations
 
 import os
 import uuid
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,15 +15,17 @@ from filelock import FileLock, Timeout
 
 from tvm_attention import environment
 from tvm_attention.database.lines import MAX_LOG_BYTES, format_log, parse_log
-from tvm_attention.database.record import TARGET_NAME, TuningRecord
+from tvm_attention.database.places import SUFFIX, shipped_folder
+from tvm_attention.database.record import TuningRecord
 from tvm_attention.database.selection import merge_records, prune_records
-from tvm_attention.errors import InvalidValueError, TuningLogError
+from tvm_attention.errors import TuningLogError, TuningLogWarning
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-SUFFIX = ".jsonl"
 LOCK_SECONDS = 60.0
+
+_warned: set[str] = set()  # refusals that a warning was given of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +41,6 @@ class TuningLog:
     refusal: str | None = None
 
 
-def user_log_path(target: str, name: str = "tuned") -> Path:
-    """Where a user's log of a target is. Raises InvalidValueError for what is no file name."""
-    for what, text in (("target", target), ("log name", name)):
-        if not TARGET_NAME.fullmatch(text):
-            raise InvalidValueError(f"{what}: expected {TARGET_NAME.pattern}, got {text[:80]!r}")
-    return environment.log_directory() / target / f"{name}{SUFFIX}"
-
-
 def user_logs() -> tuple[TuningLog, ...]:
     """The user's own logs, damaged ones with the reason they were refused. Never raises."""
     return tuple(_read_folder(environment.log_directory(), user=True))
@@ -54,7 +48,7 @@ def user_logs() -> tuple[TuningLog, ...]:
 
 def shipped_logs() -> tuple[TuningLog, ...]:
     """The logs that came with the library."""
-    return tuple(_read_folder(resources.files("tvm_attention.tuning_logs"), user=False))
+    return tuple(_read_folder(shipped_folder(), user=False))
 
 
 def available_logs() -> tuple[TuningLog, ...]:
@@ -76,17 +70,41 @@ def write_log(path: Path, records: Iterable[TuningRecord]) -> None:
         _replace(path, records)
 
 
-def merge_into_log(path: Path, records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
+def merge_into_log(
+    path: Path, records: Iterable[TuningRecord], *, replace: bool = False
+) -> tuple[TuningRecord, ...]:
     """Add records to a log, new or not, and return what it now holds (see merge_records).
 
+    With ``replace``, they take the place of those of the same case even where those are faster.
     Several processes may do so at once. Raises TuningLogError, and changes nothing, if the log is
     damaged or cannot be written.
     """
+    added = list(records)
     with _locked(path):
         present = read_log(path) if path.exists() else ()
-        merged = merge_records(present, records)
+        if replace:
+            keys = {record.key for record in added}
+            present = tuple(record for record in present if record.key not in keys)
+        merged = merge_records(present, added)
         _replace(path, merged)
     return merged
+
+
+def require_mergeable(path: Path) -> None:
+    """Find out that merge_into_log will find a log that it can read and write. Raises TuningLogError
+    as it does."""
+    with _locked(path):
+        if path.exists():
+            read_log(path)
+        _partial(path, b"").unlink()
+
+
+def warn_of_refusals(logs: Iterable[TuningLog]) -> None:
+    """A TuningLogWarning for each refused log, once a process for each reason."""
+    for log in logs:
+        if log.refusal is not None and log.refusal not in _warned:
+            _warned.add(log.refusal)
+            warnings.warn(log.refusal, TuningLogWarning, stacklevel=2)
 
 
 def prune_log(path: Path, expression: str | None = None) -> list[tuple[TuningRecord, str]]:
@@ -161,7 +179,15 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, records: Iterable[TuningRecord]) -> None:
-    data = format_log(records)
+    partial = _partial(path, format_log(records))
+    try:
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _partial(path: Path, data: bytes) -> Path:
+    """A new file next to a log with this content, on the disk for good."""
     # Not tempfile: its files are for the owner only, and logs are there to be shared.
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -169,9 +195,10 @@ def _replace(path: Path, records: Iterable[TuningRecord]) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
+    except BaseException:
         partial.unlink(missing_ok=True)
+        raise
+    return partial
 
 
 def _shown(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -47,7 +48,7 @@ def confirm(
     ranked = sorted((t for t in done if t.seconds), key=lambda t: t.seconds or 0.0)
     finalists = [t.candidate for t in ranked if t.candidate != default][:FINALISTS]
     if not finalists:
-        return Finding(None, None, None, "no candidate ran")
+        return Finding(None, None, None, _why_none(done))
     candidates = [default, *finalists]
     built = workers.build([(workload, target, c) for c in candidates])
     if any(source is None for source, _ in built):
@@ -62,6 +63,14 @@ def confirm(
         return Finding(candidates[best], found[best], found[0], speed)
     # Worth a record as well: without one, that of a neighbouring head dimension would be taken.
     return Finding(default, found[0], found[0], f"default schedule confirmed, next best {speed}")
+
+
+def _why_none(done: Sequence[Trial]) -> str:
+    """Why there is nothing to compare with the default schedule."""
+    if any(t.seconds for t in done):
+        return "nothing but the default schedule ran; give the search more trials"
+    failures = Counter(t.error for t in done)
+    return ", ".join(["no candidate ran", *(f"{n} {why}" for why, n in failures.most_common(3))])
 
 
 def record_of(

@@ -5,15 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tvm_attention import environment
 from tvm_attention.digest import EXPRESSION_DIGEST
+from tvm_attention.errors import TuningError
 from tvm_attention.schedules import Candidate
 from tvm_attention.target import HardwareTarget
 from tvm_attention.workload import AttentionWorkload
+
+_AGAIN = '{"again": true}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,8 @@ class Trial:
 class Journal:
     """The trials of one (workload, target, thread count, expression): one JSON line each, appended.
 
-    A line cut short by a crash, or otherwise damaged, is skipped; all others count.
+    A line cut short by a crash, or otherwise damaged, is skipped; all others count. What cannot be
+    written raises TuningError.
     """
 
     def __init__(self, workload: AttentionWorkload, target: HardwareTarget, threads: int) -> None:
@@ -43,23 +49,25 @@ class Journal:
         self.path = journal_directory() / target.name / f"{digest}.jsonl"
 
     def read(self) -> tuple[list[Trial], str | None]:
-        """(trials, how the search ended, None if it did not)."""
+        """(trials, how the search ended, None if it did not or if trials followed that)."""
         trials: list[Trial] = []
         ended = None
-        try:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError):
-            return trials, ended
-        for line in lines:
+        for line in self._lines():
             try:
                 entry = json.loads(line)
                 if "ended" in entry:
                     ended = str(entry["ended"])
                 else:
                     trials.append(_trial(entry))
+                    ended = None
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue
         return trials, ended
+
+    @property
+    def again(self) -> bool:
+        """Whether its search replaces what was recorded before, see :meth:`start_again`."""
+        return self._lines()[:1] == [_AGAIN]
 
     def add(self, trial: Trial) -> None:
         self._append(
@@ -75,15 +83,39 @@ class Journal:
         """Mark the search as finished: the same run again skips it."""
         self._append({"ended": reason})
 
-    def clear(self) -> None:
-        self.path.unlink(missing_ok=True)
+    def prepare(self) -> None:
+        """Find out that trials can be written before any is measured."""
+        with self._opened("a"):
+            pass
+
+    def start_again(self) -> None:
+        """Forget all trials, for a search whose record replaces the present one."""
+        with self._opened("w") as file:
+            file.write(_AGAIN + "\n")
 
     def _append(self, entry: dict[str, object]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        # A line of its own even after one that a crash cut short.
-        cut = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
-        with self.path.open("a", encoding="utf-8") as file:
+        with self._opened("a") as file:
+            # A line of its own even after one that a crash cut short.
+            cut = self.path.stat().st_size and not self.path.read_bytes().endswith(b"\n")
             file.write(("\n" if cut else "") + json.dumps(entry, sort_keys=True) + "\n")
+
+    def _lines(self) -> list[str]:
+        try:
+            return self.path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            return []
+
+    @contextmanager
+    def _opened(self, mode: str) -> Iterator[IO[str]]:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open(mode, encoding="utf-8") as file:
+                yield file
+        except OSError as error:
+            raise TuningError(
+                f"{self.path}: trials cannot be kept there: {error.strerror or error}; make the "
+                f"folder writable, make room on the disk or set {environment.CACHE_DIR}"
+            ) from error
 
 
 def _trial(entry: dict[str, Any]) -> Trial:

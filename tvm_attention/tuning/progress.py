@@ -15,8 +15,9 @@ from tvm_attention.workload import AttentionWorkload
 class TuningProgress:
     """A moment of a tuning run; times in seconds, None where not known yet.
 
-    ``index`` of ``count`` workloads; ``phase`` is "search", "confirm", "done" or "skipped"; ``failures``
-    counts failed trials by reason; ``remaining`` estimates the time this workload still takes.
+    ``index`` of ``count`` workloads; ``phase`` is "build" (the next candidates are being built),
+    "search" (one was measured), "confirm", "done" or "skipped"; ``failures`` counts failed trials by
+    reason; ``remaining`` estimates the time this workload still takes.
     """
 
     workload: AttentionWorkload

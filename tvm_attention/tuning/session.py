@@ -1,18 +1,26 @@
-"""Tuning: every workload in turn, its record merged into the log as soon as it is found."""
+"""Tuning: what is checked before a run, and its workloads in turn."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from tvm_attention import environment
-from tvm_attention.database import TuningRecord, merge_into_log, user_log_path
-from tvm_attention.errors import InvalidValueError
+from tvm_attention.database import (
+    TuningRecord,
+    require_mergeable,
+    searched_target,
+    user_log_path,
+)
+from tvm_attention.errors import InvalidValueError, TuningError
 from tvm_attention.functional import forget_calls
+from tvm_attention.memory_needed import require_memory
 from tvm_attention.operands import check_threads
 from tvm_attention.runtime import forget_kernels
 from tvm_attention.target import HardwareTarget, detect_target
+from tvm_attention.tuning.journal import Journal
 from tvm_attention.tuning.progress import Report, TuningOutcome, TuningResult
 from tvm_attention.tuning.workers import Workers
 from tvm_attention.tuning.workload_session import WorkloadSession
@@ -28,6 +36,7 @@ def tune(
     log: Path | str | None = None,
     num_threads: int | None = None,
     seed: int = 0,
+    again: bool = False,
     progress: Report | None = None,
 ) -> TuningResult:
     """Search for the fastest schedule of each workload on this machine and record what beats the default.
@@ -36,12 +45,16 @@ def tune(
         what was detected. trials: candidates measured a workload, at most. minutes: time for all
         workloads together; a search under way is confirmed with what it found. log: file to merge the
         records into; default the user's log folder, where :func:`load` finds them at the next call.
-        num_threads: threads of the measurements, default this process's cores.
+        num_threads: threads of the measurements, default this process's cores. again: tune afresh what
+        is recorded or half done, and replace its record even by a slower one.
 
     Every trial is journalled: after an interruption (KeyboardInterrupt returns, with ``interrupted``
-    set) the same call goes on where it was. Candidates are built and run in child processes.
+    set) the same call, without ``again``, goes on where it was. Candidates are built and run in child
+    processes.
 
-    Raises InvalidValueError or InvalidTypeError for bad arguments.
+    Raises InvalidValueError or InvalidTypeError for bad arguments, TuningLogError or TuningError where
+    the log or the journal cannot be written, both before anything is measured, and TuningError
+    without the package xgboost.
     """
     todo = [workloads] if isinstance(workloads, AttentionWorkload) else list(workloads)
     hardware = target if isinstance(target, HardwareTarget) else detect_target(target)
@@ -52,14 +65,18 @@ def tune(
         )
     threads = num_threads or environment.num_threads() or hardware.cores
     path = user_log_path(hardware.name) if log is None else Path(log)
+    journals = [Journal(workload, hardware, threads) for workload in todo]
+    _check_start(todo, hardware, path)
+    for journal in journals:
+        journal.start_again() if again else journal.prepare()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     outcomes: list[TuningOutcome] = []
     records: list[TuningRecord] = []
     interrupted = False
     with Workers(hardware.cores) as workers:
-        for index, workload in enumerate(todo):
+        for index, (workload, journal) in enumerate(zip(todo, journals, strict=True)):
             session = WorkloadSession(
-                workload, hardware, threads, trials, deadline, path, seed, workers,
+                workload, hardware, threads, trials, deadline, path, journal, seed, workers,
                 progress or (lambda _: None), index, len(todo),
             )  # fmt: skip
             try:
@@ -69,7 +86,6 @@ def tune(
                 break
             outcomes.append(outcome)
             if record is not None:
-                merge_into_log(path, [record])
                 records.append(record)
             if deadline is not None and time.monotonic() >= deadline:
                 break
@@ -78,3 +94,22 @@ def tune(
     return TuningResult(
         records=tuple(records), outcomes=tuple(outcomes), log=path, interrupted=interrupted
     )
+
+
+def _check_start(todo: Sequence[AttentionWorkload], target: HardwareTarget, log: Path) -> None:
+    """Raises what would otherwise stop the run after hours of it."""
+    if find_spec("xgboost") is None:
+        raise TuningError(
+            "tuning needs the package xgboost, its cost model, which is not installed; pip install "
+            "xgboost, or xgboost-cpu, the same without its 0.7 GB for GPUs"
+        )
+    environment.cache_limit()  # a bad number would stop the first call of a tuned kernel
+    for workload in todo:
+        require_memory(workload)
+    searched = searched_target(log)
+    if searched not in (None, target.name):
+        raise InvalidValueError(
+            f"log: expected one in the folder of target {target.name}, got {log}, whose folder is "
+            f"that of {searched}"
+        )
+    require_mergeable(log)

@@ -8,8 +8,6 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from types import TracebackType
 from typing import Any
 
-from pebble import ProcessExpired, ProcessPool
-
 from tvm_attention.errors import AttentionError
 from tvm_attention.tuning import trials
 
@@ -25,6 +23,8 @@ class Workers:
     """``build`` runs in ``builders`` processes, everything that is timed in one. Use as a context."""
 
     def __init__(self, builders: int) -> None:
+        from pebble import ProcessPool
+
         context = multiprocessing.get_context("spawn")
         self._builders = ProcessPool(builders, context=context, initializer=trials.warm_up)
         self._runner = ProcessPool(1, context=context, initializer=trials.warm_up)
@@ -62,6 +62,8 @@ class Workers:
 
 
 def _outcome(future: Any) -> Outcome:
+    from pebble import ProcessExpired
+
     try:
         return future.result(), ""
     except FutureTimeout:

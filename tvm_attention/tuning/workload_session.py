@@ -1,13 +1,14 @@
-"""Tuning one workload: propose, measure, learn, until the budget is used or nothing improves."""
+"""Tuning one workload: propose, measure, learn, until the budget is used or nothing improves; then
+confirm and record."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tvm_attention.database import TuningRecord, available_logs, read_log
+from tvm_attention.database import TuningRecord, available_logs, merge_into_log, read_log
 from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.schedules import Candidate, DesignSpace, schedules_for
 from tvm_attention.target import HardwareTarget
@@ -22,6 +23,7 @@ PATIENCE = 24  # trials without an improvement of IMPROVEMENT end a search
 IMPROVEMENT = 0.01
 SEEDS = 4
 SETTLED = "nothing improved any more"
+EARLIER = "an earlier record is as fast or faster; again=True (--again) would replace it"
 
 
 @dataclass
@@ -34,6 +36,7 @@ class WorkloadSession:
     trials: int
     deadline: float | None
     log: Path
+    journal: Journal
     seed: int
     workers: Workers
     progress: Report
@@ -44,26 +47,30 @@ class WorkloadSession:
     resumed: int = 0
 
     def run(self) -> tuple[TuningOutcome, TuningRecord | None]:
-        """Search, confirm; the outcome, and the record if one is worth keeping."""
-        journal = Journal(self.workload, self.target, self.threads)
-        trials, ended = journal.read()
+        """Search, confirm, record; the outcome, and the record if the log now holds it."""
+        trials, ended = self.journal.read()
         space = self._space()  # which may have become narrower since
         self.done = [t for t in trials if space.refusal(t.candidate) is None]
         self.resumed = len(self.done)
         finished = ended == SETTLED or (ended is not None and len(self.done) >= self.trials)
         if finished and self._is_recorded():
             self._report("skipped")
-            return self._outcome(Finding(None, None, None, f"already tuned: {ended}")), None
-        settled = self._search(journal)
+            reason = f"already tuned: {ended}; again=True (--again) tunes it afresh"
+            return self._outcome(Finding(None, None, None, reason), kept=False), None
+        settled = self._search()
         self._report("confirm")
         finding = confirm(self.workload, self.target, self.threads, self.done, self.workers)
         record = None
         if finding.winner is not None:
             record = record_of(finding, self.workload, self.target, self.threads, len(self.done))
-        if self.deadline is None or time.monotonic() < self.deadline:
-            journal.end(SETTLED if settled else "all trials used")
+            if record not in merge_into_log(self.log, [record], replace=self.journal.again):
+                record = None
+                finding = replace(finding, reason=f"{finding.reason}, but {EARLIER}")
+            # Only now: a search marked as ended is not confirmed again.
+            if settled or len(self.done) >= self.trials:
+                self.journal.end(SETTLED if settled else "all trials used")
         self._report("done")
-        return self._outcome(finding), record
+        return self._outcome(finding, kept=record is not None), record
 
     def _space(self) -> DesignSpace:
         schedules = schedules_for(self.target)
@@ -81,8 +88,9 @@ class WorkloadSession:
             for r in records
         )
 
-    def _search(self, journal: Journal) -> bool:
+    def _search(self) -> bool:
         """Measure candidates until the budget is used (False) or nothing improves (True)."""
+        self._report("build")
         from tvm_attention.tuning.strategy import CandidateSearch
 
         schedules = schedules_for(self.target)
@@ -98,11 +106,12 @@ class WorkloadSession:
             batch = search.propose(min(BATCH, self.trials - len(self.done)))
             if not batch:
                 return True
-            measured = self._measure(batch, journal)
+            measured = self._measure(batch)
             search.learn(measured)
         return self._settled()
 
-    def _measure(self, batch: list[Candidate], journal: Journal) -> list[Trial]:
+    def _measure(self, batch: list[Candidate]) -> list[Trial]:
+        self._report("build")
         built = self.workers.build([(self.workload, self.target, c) for c in batch])
         measured = []
         for candidate, (source, error) in zip(batch, built, strict=True):
@@ -114,7 +123,7 @@ class WorkloadSession:
                     source, self.workload, candidate, self.threads, limit
                 )
             trial = Trial(candidate, seconds, error)
-            journal.add(trial)
+            self.journal.add(trial)
             measured.append(trial)
             self.done.append(trial)
             self._report("search")
@@ -172,14 +181,14 @@ class WorkloadSession:
             )
         )
 
-    def _outcome(self, finding: Finding) -> TuningOutcome:
+    def _outcome(self, finding: Finding, *, kept: bool) -> TuningOutcome:
         winner, base = finding.winner, finding.base
         return TuningOutcome(
             workload=self.workload,
             best=finding.candidate,
             tuned=None if winner is None else winner.seconds,
             default=None if base is None else base.seconds,
-            kept=winner is not None,
+            kept=kept,
             reason=finding.reason,
             trials=len(self.done),
         )
