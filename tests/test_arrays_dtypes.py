@@ -82,6 +82,15 @@ def test_heads_and_rows_change_places_without_a_copy(kind: ArrayKind, dtype: str
     assert kind.strides(again) == kind.strides(array)
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=IDS)
+def test_repeated_axes_are_no_copies(kind: ArrayKind) -> None:
+    array = array_of(kind, "bfloat16", (3, 1, 5))
+    view = kind.expanded(array, (2, 3, 4, 5))
+    assert kind.shape(view) == (2, 3, 4, 5)
+    assert kind.strides(view) == (0, 5, 0, 1)
+    assert kind.address(view) == kind.address(array)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("kind", KINDS, ids=IDS)
 def test_memory_ranges(kind: ArrayKind, dtype: str) -> None:

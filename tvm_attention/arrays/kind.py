@@ -40,6 +40,9 @@ class ArrayKind(Protocol):
         """A view with axes 1 and 2 exchanged: (batch, rows, heads, dim) as (batch, heads, rows, dim)
         and back."""
 
+    def expanded(self, array: Any, shape: Shape) -> Any:
+        """A view of a shape that the array's broadcasts to, with stride 0 where it is repeated."""
+
     def empty(self, shape: Shape, like: Any, dtype: str | None = None) -> Any:
         """A new array on the processor whose last axis is dense, otherwise laid out as ``like`` where
         the shapes are equal; of like's dtype unless another is named."""

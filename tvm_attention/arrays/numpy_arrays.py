@@ -52,6 +52,9 @@ class NumPyArrays:
     def swapped_heads(self, array: Any) -> Any:
         return array.swapaxes(1, 2)
 
+    def expanded(self, array: Any, shape: Shape) -> Any:
+        return np.broadcast_to(array, shape)
+
     def empty(self, shape: Shape, like: Any, dtype: str | None = None) -> Any:
         made_of = like.dtype if dtype is None else numpy_dtype(dtype)
         if shape == like.shape:

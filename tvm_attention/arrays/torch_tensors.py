@@ -60,6 +60,9 @@ class TorchTensors:
     def swapped_heads(self, array: Any) -> Any:
         return array.transpose(1, 2)
 
+    def expanded(self, array: Any, shape: Shape) -> Any:
+        return array.expand(shape)
+
     def empty(self, shape: Shape, like: Any, dtype: str | None = None) -> Any:
         torch = self._torch
         made_of = like.dtype if dtype is None else getattr(torch, dtype)
