@@ -15,6 +15,7 @@ from tvm_attention.compute import (
     row_block,
     split_kv,
     streaming,
+    weights,
 )
 from tvm_attention.schedules.candidate import Candidate
 from tvm_attention.schedules.cpu_decode import schedule_split_kv
@@ -22,6 +23,7 @@ from tvm_attention.schedules.cpu_prefill import (
     schedule_blocks_and_merge,
     schedule_row_block,
     schedule_streaming,
+    schedule_weights,
 )
 from tvm_attention.schedules.cpu_space import decode_rows, dividing_lanes
 from tvm_attention.schedules.machine import MachineParameters
@@ -35,36 +37,44 @@ def build(
     fixed: FixedLengths | None = None,
 ) -> Any:
     """The scheduled kernel of a candidate, for all lengths (or at fixed ones, for the cost model)."""
-    assert workload.value_dim is not None
-    problem = Problem(workload.head_dim, workload.value_dim, bool(workload.causal), fixed)
-    return _BUILDERS[candidate.variant](problem, workload, machine, candidate)
+    return _BUILDERS[candidate.variant](Problem(workload, fixed), workload, machine, candidate)
 
 
 def _build_row_block(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:
-    tiles = RowBlockTiles(
-        c["query_block"], c["score_rows"], c["value_rows"], bool(c["queries_along_lanes"])
-    )
     out_lanes = dividing_lanes(p.value_dim, m.lanes)
+    along = bool(c["queries_along_lanes"])
+    tiles = RowBlockTiles(
+        c["query_block"], c["score_rows"], c["value_rows"], along, bool(c["pack_key"]),
+        bool(c["pack_value"]), m.lanes if along else out_lanes,
+    )  # fmt: skip
     return schedule_row_block(row_block(p, tiles), c, m.lanes, out_lanes)
 
 
-def _key_block_tiles(c: Candidate) -> KeyBlockTiles:
-    return KeyBlockTiles(
-        c["query_block"], c["key_block"], c["score_rows"], c["value_rows"], bool(c["pack_value"])
+def _build_weights(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:
+    tiles = RowBlockTiles(
+        c["query_block"], c["score_rows"], 1, True, bool(c["pack_key"]), False, m.lanes
     )
+    return schedule_weights(weights(p, tiles), c, m.lanes)
+
+
+def _key_block_tiles(m: MachineParameters, c: Candidate) -> KeyBlockTiles:
+    return KeyBlockTiles(
+        c["query_block"], c["key_block"], c["score_rows"], c["value_rows"], bool(c["pack_key"]),
+        bool(c["pack_value"]), m.lanes,
+    )  # fmt: skip
 
 
 def _build_blocks_and_merge(
     p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate
 ) -> Any:
     out_lanes = dividing_lanes(p.value_dim, m.lanes)
-    func = blocks_and_merge(p, _key_block_tiles(c))
+    func = blocks_and_merge(p, _key_block_tiles(m, c))
     return schedule_blocks_and_merge(func, c, m.lanes, out_lanes)
 
 
 def _build_streaming(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:
     out_lanes = dividing_lanes(p.value_dim, m.lanes)
-    return schedule_streaming(streaming(p, _key_block_tiles(c)), c, m.lanes, out_lanes)
+    return schedule_streaming(streaming(p, _key_block_tiles(m, c)), c, m.lanes, out_lanes)
 
 
 def _build_split_kv(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:
@@ -85,4 +95,5 @@ _BUILDERS: dict[str, Callable[[Problem, AttentionWorkload, MachineParameters, Ca
     "blocks_and_merge": _build_blocks_and_merge,
     "streaming": _build_streaming,
     "split_kv": _build_split_kv,
+    "weights": _build_weights,
 }

@@ -10,6 +10,8 @@ from tvm.s_tir import Schedule
 from tvm_attention.compute import SplitKVTiles
 from tvm_attention.schedules.candidate import Candidate
 from tvm_attention.schedules.register_tile import annotate, vectorise_last
+from tvm_attention.schedules.repair import REPAIR, schedule_repair
+from tvm_attention.schedules.stages import place
 
 
 def schedule_split_kv(func: tirx.PrimFunc, c: Candidate, tiles: SplitKVTiles) -> Schedule:
@@ -41,7 +43,8 @@ def schedule_split_kv(func: tirx.PrimFunc, c: Candidate, tiles: SplitKVTiles) ->
 def _output_tile(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) -> None:
     """P V: rows x value_vectors accumulators over all keys of the split."""
     get, lanes = sch.get_sblock, tiles.value_lanes
-    sch.compute_at(get("OT"), task, preserve_unit_loops=True)
+    place(sch, (*REPAIR, "OT"), task)
+    schedule_repair(sch, lanes, {"split_vectors": 1}, axes=2)
     row, column, jo, ji = sch.get_loops(get("OT"))[-4:]
     strip, vector, lane = sch.split(column, [None, c["value_vectors"], lanes])
     row_tile, row_in = sch.split(row, [None, c["value_rows"]])
@@ -93,8 +96,7 @@ def _merge(sch: Schedule, tiles: SplitKVTiles) -> None:
     get = sch.get_sblock
     row = sch.get_loops(get("O"))[-2]
     vectorise_last(sch, get("O"), tiles.value_lanes)
-    for name in ("OS", "LS", "W", "MM"):
-        sch.compute_at(get(name), row, preserve_unit_loops=True)
+    place(sch, ("LSE", "N", "OS", "LS", "W", "MM"), row)
     column, split = sch.get_loops(get("OS"))[-2:]
     strip, lane = sch.split(column, [None, tiles.value_lanes])
     sch.reorder(strip, split, lane)

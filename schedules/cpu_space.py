@@ -37,6 +37,15 @@ def _row_block_choices(w: AttentionWorkload, m: MachineParameters) -> Choices:
         "value_vectors": (1, 2, 3, 4),
         "value_columns_outer": (0, 1),
         "queries_along_lanes": along,
+        "pack_key": (0, 1),
+        "pack_value": (0, 1),
+    }
+
+
+def _weights_choices(w: AttentionWorkload, m: MachineParameters) -> Choices:
+    row_block = _row_block_choices(w, m)
+    return {
+        name: row_block[name] for name in ("query_block", "score_rows", "score_vectors", "pack_key")
     }
 
 
@@ -49,6 +58,7 @@ def _key_block_choices(w: AttentionWorkload, m: MachineParameters) -> Choices:
         "value_rows": ROWS,
         "value_vectors": (1, 2, 3, 4),
         "value_columns_outer": (0, 1),
+        "pack_key": (0, 1),
         "pack_value": (0, 1),
     }
 
@@ -81,13 +91,34 @@ def _refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -> str | 
         if not _fits(rows, c["score_keys"], m, 1):
             return "the score tile does not fit into the registers"
         return None if _fits(c["value_rows"], c["value_vectors"], m, 1) else "value tile too large"
+    if c.variant == "weights":
+        return _weights_refusal(w, m, c)
     return _prefill_refusal(w, m, c)
+
+
+def _weights_refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -> str | None:
+    if converts(w) and not c["pack_key"]:
+        return "broadcasts of keys would convert each again at every use; pack them"
+    if c["query_block"] % (c["score_vectors"] * m.lanes):
+        return f"score_vectors={c['score_vectors']} does not divide the query block"
+    if not _fits(c["score_rows"], c["score_vectors"], m, min(m.registers // 4, 8)):
+        return f"the score tile does not fit into {m.registers} registers"
+    return None
+
+
+def converts(workload: AttentionWorkload) -> bool:
+    """Whether keys and values are stored as something else than the float32 that is computed with."""
+    return (workload.kv_dtype or workload.dtype) != "float32"
 
 
 def _prefill_refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -> str | None:
     along_queries = c.variant != "row_block" or c["queries_along_lanes"]
     assert w.value_dim is not None
     columns = c["query_block"] if along_queries else w.value_dim
+    if converts(w) and not (c["pack_key"] and (c["pack_value"] or not along_queries)):
+        return "broadcasts of keys or values would convert each again at every use; pack them"
+    if w.kv_dtype is not None and not c["pack_value"]:
+        return "quantised values are scaled when they are packed"
     for name, width in (("score", c["query_block"]), ("value", columns)):
         vectors = c[f"{name}_vectors"]
         if width % (vectors * m.lanes):
@@ -107,7 +138,9 @@ def _prefill_refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -
 def design_space(workload: AttentionWorkload, machine: MachineParameters) -> DesignSpace:
     """The variants that serve a workload's length class, each with its decisions."""
     variants: dict[str, Choices] = {}
-    if decode_rows(workload) is not None and split_kv_serves(workload, machine):
+    if workload.output == "weights":
+        variants["weights"] = _weights_choices(workload, machine)
+    elif decode_rows(workload) is not None and split_kv_serves(workload, machine):
         variants["split_kv"] = _split_kv_choices(workload, machine)
     else:
         variants["row_block"] = _row_block_choices(workload, machine)
@@ -118,6 +151,8 @@ def design_space(workload: AttentionWorkload, machine: MachineParameters) -> Des
 
 def split_kv_serves(workload: AttentionWorkload, machine: MachineParameters) -> bool:
     """Split-KV wants vectors that divide both head dimensions; others are served as prefill."""
+    if workload.output == "weights":
+        return False
     assert workload.value_dim is not None
     narrowest = min(4, machine.lanes)
     dims = (workload.head_dim, workload.value_dim)

@@ -8,6 +8,7 @@ from typing import Any
 from tvm_attention.schedules.candidate import Candidate
 from tvm_attention.schedules.cpu_space import (
     ROWS,
+    converts,
     decode_rows,
     design_space,
     split_kv_serves,
@@ -77,6 +78,17 @@ def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -
     if rows is not None and split_kv_serves(workload, machine):
         return _default_split_kv(workload, machine, rows)
     tiles = _TILES[machine.registers]
+    copies = int(converts(workload))
+    if workload.output == "weights":
+        return Candidate.of(
+            "weights",
+            {
+                "query_block": tiles.queries,
+                "score_rows": tiles.score_rows,
+                "score_vectors": tiles.vectors,
+                "pack_key": copies,
+            },
+        )
     decisions = {
         "query_block": tiles.queries,
         "score_rows": tiles.score_rows,
@@ -84,6 +96,8 @@ def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -
         "value_rows": max(r for r in ROWS if r <= min(tiles.value_rows, workload.value_dim)),
         "value_vectors": tiles.vectors,
         "value_columns_outer": 1,
+        "pack_key": copies,
+        "pack_value": copies,
     }
     if workload.length_class == "long":
         # Causal tasks stay small: what a block computes past the diagonal is lost.

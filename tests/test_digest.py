@@ -1,6 +1,7 @@
 """The expression digest names exactly the code that candidates lower to."""
 
 import hashlib
+from typing import Any
 
 from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.lowering import lower
@@ -10,11 +11,11 @@ from tvm_attention.workload import AttentionWorkload
 MACHINE = MachineParameters(8, 16, False, 32 << 10, 1 << 20)
 KEY_BLOCKS = {
     "query_block": 32, "key_block": 96, "score_rows": 4, "score_vectors": 2, "value_rows": 4,
-    "value_vectors": 2, "value_columns_outer": 1, "pack_value": 1,
+    "value_vectors": 2, "value_columns_outer": 1, "pack_key": 0, "pack_value": 1,
 }  # fmt: skip
 ROW_BLOCK = {
     "query_block": 32, "score_rows": 4, "score_vectors": 2, "value_rows": 4, "value_vectors": 2,
-    "value_columns_outer": 0, "queries_along_lanes": 0,
+    "value_columns_outer": 0, "queries_along_lanes": 0, "pack_key": 0, "pack_value": 0,
 }  # fmt: skip
 PREFILL = [
     Candidate.of("row_block", ROW_BLOCK),
@@ -25,20 +26,28 @@ PREFILL = [
 DECODE = [
     Candidate.of("split_kv", {"score_keys": 2, "streams": 2, "value_rows": 2, "value_vectors": 2})
 ]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"causal": "top_left"},
+    {
+        "window": (16, 16), "mask": "float32", "softcap": True, "alibi": True, "sinks": True,
+        "ragged": True, "output": "attention_and_lse",
+    },
+]  # fmt: skip
 
 
 def lowered_text() -> str:
-    """Every variant's kernel as TVM script, plain and causal."""
+    """Every variant's kernel as TVM script: plain, causal, and with many options."""
     texts = []
-    for causal in (None, "top_left"):
-        prefill = AttentionWorkload(head_dim=64, causal=causal)
-        decode = AttentionWorkload(head_dim=64, causal=causal, query_length=1, kv_heads=4)
+    for options in OPTIONS:
+        prefill = AttentionWorkload(head_dim=64, **options)
+        decode = AttentionWorkload(head_dim=64, query_length=1, kv_heads=4, **options)
         for workload, candidates in ((prefill, PREFILL), (decode, DECODE)):
             space = x86.design_space(workload, MACHINE)
             for candidate in candidates:
                 assert space.refusal(candidate) is None
                 func = x86.build(workload, MACHINE, candidate).mod["main"]
-                texts.append(lower(func, bool(causal)).main.script())
+                texts.append(lower(func, workload).main.script())
     return "\n".join(texts)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         TuningLogWarning,
         UnsupportedError,
     )
-    from tvm_attention.functional import scaled_dot_product_attention
+    from tvm_attention.functional import attention, scaled_dot_product_attention
     from tvm_attention.kernel import Kernel, KernelSource
     from tvm_attention.runtime import Explanation, explain, load
     from tvm_attention.target import HardwareTarget, detect_target
@@ -44,6 +44,7 @@ __all__ = [
     "TuningProgress",
     "TuningResult",
     "UnsupportedError",
+    "attention",
     "detect_target",
     "explain",
     "load",
@@ -56,7 +57,7 @@ _MODULES = {
         "AttentionError", "InvalidTypeError", "InvalidValueError", "KernelBuildError", "TuningError",
         "TuningLogError", "TuningLogWarning", "UnsupportedError",
     ),
-    "functional": ("scaled_dot_product_attention",),
+    "functional": ("attention", "scaled_dot_product_attention"),
     "kernel": ("Kernel", "KernelSource"),
     "runtime": ("Explanation", "explain", "load"),
     "target": ("HardwareTarget", "detect_target"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from tvm_attention.workload import AttentionWorkload
 # float32 results are held to this many roundings (2**-24) of the values' range.
 FLOAT32_ROUNDINGS = 4.0
 ROUNDING = 2.0**-24
+# Half the distance from one to the next number: results are rounded to the dtype of the call.
+_ROUNDINGS = {"float32": ROUNDING, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 # Scores up to which every row is compared; above it a random subset, first and last row included.
 WHOLE_SCORES = 2_000_000
 SAMPLED_HEADS = 8
@@ -48,9 +51,13 @@ def compare(
     value: NDArray[np.floating],
     workload: AttentionWorkload,
     *,
+    options: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> Accuracy:
     """Compare a result (B, Hq, L, Ev) with the reference, a large one on a subset of its rows.
+
+    ``options`` are those of :func:`tvm_attention.reference.attended`; the workload's causality alone
+    by default.
 
     Raises InvalidValueError when the result has another shape.
     """
@@ -58,15 +65,25 @@ def compare(
     if result.shape != expected_shape:
         raise InvalidValueError(f"result: expected shape {expected_shape}, got {result.shape}")
     error, rows = 0.0, 0
+    given = {"causal": workload.causal} if options is None else options
     for batch, head, chosen in _chosen_rows(workload, seed):
-        expected = _rows(query, key, value, workload, batch, head, chosen)
+        arrays = (
+            query[batch, head],
+            key[batch, head // workload.group],
+            value[batch, head // workload.group],
+        )
+        one = _one_head(given, workload, batch, head)
+        expected = reference.attended(*(x[None, None] for x in arrays), rows=chosen, **one).out[
+            0, 0
+        ]
         got = result[batch, head, chosen].astype(np.float64)
         worst = float(np.max(np.abs(got - expected)))
         error = worst if math.isnan(worst) or worst > error else error
         rows += len(chosen)
         if math.isnan(error):
             break
-    return Accuracy(error, FLOAT32_ROUNDINGS * ROUNDING * float(np.ptp(value)), rows)
+    spread = float(np.ptp(value.astype(np.float32)))
+    return Accuracy(error, FLOAT32_ROUNDINGS * _ROUNDINGS[workload.dtype] * spread, rows)
 
 
 def _chosen_rows(
@@ -85,31 +102,20 @@ def _chosen_rows(
         yield *divmod(pair, w.query_heads), np.union1d(some, every[[0, -1]])
 
 
-def _rows(
-    query: NDArray[np.floating],
-    key: NDArray[np.floating],
-    value: NDArray[np.floating],
-    workload: AttentionWorkload,
-    batch: int,
-    head: int,
-    chosen: NDArray[np.intp],
-) -> NDArray[np.float64]:
-    """The chosen query rows' expected results, (len(chosen), Ev)."""
-    w = workload
-    q = query[batch, head, chosen]
-    k, v = (x[batch, head // w.group] for x in (key, value))
-    if w.causal is None:
-        return _one_head(q, k, v)
-    offset = 0 if w.causal == "top_left" else w.key_length - w.query_length
-    expected = np.empty((len(chosen), v.shape[1]))
-    for place, row in enumerate(chosen):
-        seen = max(0, min(w.key_length, int(row) + 1 + offset))
-        expected[place] = _one_head(q[place : place + 1], k[:seen], v[:seen])[0]
-    return expected
-
-
 def _one_head(
-    query: NDArray[np.floating], key: NDArray[np.floating], value: NDArray[np.floating]
-) -> NDArray[np.float64]:
-    result = reference.attention(query[None, None], key[None, None], value[None, None])
-    return np.asarray(result[0, 0])
+    options: Mapping[str, Any], w: AttentionWorkload, batch: int, head: int
+) -> dict[str, Any]:
+    """The options as they are for one query head of one batch element."""
+    one = dict(options)
+    if one.get("mask") is not None:
+        mask = np.asarray(one["mask"])
+        whole = (w.batch, w.query_heads, *np.broadcast_shapes(mask.shape, (1, 1))[-2:])
+        one["mask"] = np.broadcast_to(mask, whole)[batch, head][None, None]
+    if one.get("alibi_slopes") is not None:
+        slopes = np.broadcast_to(one["alibi_slopes"], (w.batch, w.query_heads))
+        one["alibi_slopes"] = slopes[batch : batch + 1, head : head + 1]
+    if one.get("sinks") is not None:
+        one["sinks"] = np.asarray(one["sinks"])[head : head + 1]
+    if one.get("kv_lengths") is not None:
+        one["kv_lengths"] = np.asarray(one["kv_lengths"])[batch : batch + 1]
+    return one

@@ -17,7 +17,7 @@ from tvm_attention.target import HardwareTarget
 from tvm_attention.threads import bind_function, launcher
 from tvm_attention.workload import AttentionWorkload
 
-_FORMAT = 1  # of a cached kernel: bump when lowering or the calling convention changes
+_FORMAT = 2  # of a cached kernel: bump when lowering or the calling convention changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def kernel_key(workload: AttentionWorkload, target: HardwareTarget, candidate: C
         "head_dim": workload.head_dim,
         "value_dim": workload.value_dim,
         "dtype": workload.dtype,
-        "causal": bool(workload.causal),
+        "features": workload.kernel_features,
         "rows": workload.length_class if candidate.variant == "split_kv" else "",
         "candidate": str(candidate),
         "target": {k: v for k, v in target.llvm().items() if k != "num-cores"},
@@ -78,7 +78,7 @@ def build_module(workload: AttentionWorkload, target: HardwareTarget, candidate:
     schedules = schedules_for(target)
     try:
         schedule = schedules.build(workload, schedules.machine_parameters(target), candidate)
-        lowered = lower(schedule.mod["main"], bool(workload.causal))
+        lowered = lower(schedule.mod["main"], workload)
         functions = {
             "main": lowered.main,
             "workspace": lowered.workspace,

@@ -1,4 +1,4 @@
-"""Attention as a function, with the signature of torch.nn.functional.scaled_dot_product_attention."""
+"""Attention as functions: the full call, and its face with the signature of torch's."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tvm_attention.arrays import kind_of
+from tvm_attention.attend import attend, opened
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
-from tvm_attention.operands import check_scale, geometry, opened_inputs, workload_of
+from tvm_attention.operands import check_scale
 from tvm_attention.remembered import RememberedCalls
-from tvm_attention.runtime import load
 
 _remembered = RememberedCalls()
 
@@ -19,6 +18,68 @@ _remembered = RememberedCalls()
 def forget_calls() -> None:
     """Drop remembered calls, so that new tuning records are seen."""
     _remembered.forget()
+
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    mask: Any = None,
+    causal: str | None = None,
+    window: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    kv_lengths: Any = None,
+    scale: float | None = None,
+    layout: str = "bhsd",
+    return_lse: bool = False,
+    return_weights: bool = False,
+    out: Any = None,
+) -> Any:
+    """softmax(scale * query key^T, modified and masked) value.
+
+    query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev), float32, float16 or bfloat16, computed
+    in float32; Hq may be a multiple of Hkv. Also without the leading axes: (B, L, E) or (L, E). With
+    ``layout="bshd"`` rows come before heads, (B, L, Hq, E). NumPy arrays, torch tensors on the cpu or
+    anything with DLPack, all of one kind; the result is of that kind, laid out as the query. Any strides;
+    no copy is made while the last axis is dense.
+
+    A score is scale * (q . k), then, each where given: capped to ``softcap`` * tanh(score / softcap);
+    lowered by ``alibi_slopes`` (Hq,) or (B, Hq) times the distance |i + offset - j|; raised by a floating
+    ``mask``. Key j is not seen by query i, whatever it holds, where a bool ``mask`` is False or a floating
+    one -inf; where j > i + offset under ``causal``; outside i + offset - left <= j <= i + offset + right
+    for ``window`` (left, right), -1 being unbounded; and from ``kv_lengths`` (B,) on. ``offset`` is 0 for
+    causal="top_left", otherwise it lets the last query stand at the last key. A mask, read in place,
+    broadcasts to (B, Hq, L, S). ``sinks`` (Hq,) are logits that join a row's denominator only. ``scale``
+    defaults to 1 / sqrt(E). A query that sees nothing gives zeros.
+
+    ``out`` receives the result, if given. With ``return_lse`` the log-sum-exp of every row, float32
+    (B, Hq, L), -inf where nothing is seen, follows the result; with ``return_weights`` the softmax rows
+    (B, Hq, L, S) in the query's dtype, which are computed by a second kernel.
+
+    Raises InvalidValueError (a ValueError), InvalidTypeError (a TypeError) or UnsupportedError (a
+    NotImplementedError) before anything is computed.
+    """
+    if type(scale) is not float and scale is not None:
+        scale = check_scale(scale, 1)
+    arrays = (mask, alibi_slopes, sinks, kv_lengths, out)
+    plain = layout == "bhsd" and not return_lse and not return_weights
+    plain = plain and all(x is None for x in arrays)
+    signature = ("attention", causal, window, softcap, scale)
+    if plain and type(window) in (tuple, type(None)):
+        result = _remembered.run(query, key, value, signature)
+        if result is not None:
+            return result
+    call = opened(
+        query, key, value, layout=layout, enable_gqa=True, mask=mask, causal=causal, window=window,
+        softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks, kv_lengths=kv_lengths, scale=scale,
+    )  # fmt: skip
+    done = attend(call, out=out, return_lse=return_lse, return_weights=return_weights)
+    if plain and done.prepared is not None:
+        _remembered.add(call.inputs, signature, done.prepared, done.out)
+    return done.returned()
 
 
 def scaled_dot_product_attention(
@@ -31,35 +92,36 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """softmax(scale * query key^T) value, with the meaning of torch's function of this name.
+    """softmax(scale * query key^T + attn_mask) value, with the meaning of torch's function of this name.
 
-    query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev), float32, or without the leading
-    axes: (B, L, E) or (L, E). NumPy arrays, torch tensors on the cpu or anything with DLPack, all of one
-    kind; the result is of that kind, (B, Hq, L, Ev). Any strides; no copy is made while the last axis is
-    dense. ``is_causal`` lets query i see keys 0..i. ``scale`` defaults to 1 / sqrt(E). ``enable_gqa``
-    allows Hq to be a multiple of Hkv.
+    query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev), or without the leading axes, as for
+    :func:`attention`. ``attn_mask`` is bool (True = attend) or floating (added to the scores) and
+    broadcasts to (B, Hq, L, S). ``is_causal`` lets query i see keys 0..i; with a mask, both apply.
+    ``scale`` defaults to 1 / sqrt(E). ``enable_gqa`` allows Hq to be a multiple of Hkv.
 
     Raises InvalidValueError (a ValueError), InvalidTypeError (a TypeError) or UnsupportedError (a
-    NotImplementedError) before anything is computed: attn_mask, dropout and other dtypes are not
-    computed by this version.
+    NotImplementedError) before anything is computed: dropout is not, this is inference.
     """
     if type(scale) is not float and scale is not None:
         scale = check_scale(scale, 1)
     plain = type(is_causal) is bool and type(enable_gqa) is bool and type(dropout_p) in (float, int)
-    if plain and attn_mask is None and dropout_p == 0.0:
+    plain = plain and attn_mask is None and dropout_p == 0.0
+    if plain:
         result = _remembered.run(query, key, value, (is_causal, scale, enable_gqa))
         if result is not None:
             return result
-    _check_options(attn_mask, dropout_p, is_causal, enable_gqa)
-    return _checked(query, key, value, is_causal, scale, enable_gqa)
+    _check_options(dropout_p, is_causal, enable_gqa)
+    call = opened(
+        query, key, value, enable_gqa=bool(enable_gqa), mask=attn_mask, mask_name="attn_mask",
+        causal="top_left" if is_causal else None, scale=scale,
+    )  # fmt: skip
+    done = attend(call)
+    if plain and done.prepared is not None:
+        _remembered.add(call.inputs, (is_causal, scale, enable_gqa), done.prepared, done.out)
+    return done.returned()
 
 
-def _check_options(attn_mask: Any, dropout_p: Any, is_causal: Any, enable_gqa: Any) -> None:
-    if attn_mask is not None:
-        raise UnsupportedError(
-            "attn_mask: expected None, masks are not computed by this version; use is_causal, or run "
-            "sequences of different lengths apart"
-        )
+def _check_options(dropout_p: Any, is_causal: Any, enable_gqa: Any) -> None:
     if isinstance(dropout_p, bool) or not isinstance(dropout_p, Real):
         raise InvalidTypeError(f"dropout_p: expected a number, got {dropout_p!r}")
     if not 0.0 <= float(dropout_p) <= 1.0:
@@ -71,21 +133,3 @@ def _check_options(attn_mask: Any, dropout_p: Any, is_causal: Any, enable_gqa: A
     for name, option in (("is_causal", is_causal), ("enable_gqa", enable_gqa)):
         if not isinstance(option, (bool, np.bool_)):
             raise InvalidTypeError(f"{name}: expected True or False, got {option!r}")
-
-
-def _checked(
-    query: Any, key: Any, value: Any, is_causal: bool, scale: float | None, enable_gqa: bool
-) -> Any:
-    kind = kind_of(query)
-    inputs = opened_inputs(kind, query, key, value)
-    sizes = geometry(*(kind.shape(x) for x in inputs), enable_gqa=enable_gqa)
-    factor = check_scale(scale, sizes.head_dim)
-    out = kind.empty(sizes.out_shape, inputs[0])
-    if sizes.empty or sizes.key_length == 0:
-        out[...] = 0.0  # rows that may attend to nothing, if any
-    else:
-        kernel = load(workload_of(sizes, "top_left" if is_causal else None))
-        prepared = kernel.compute(kind, sizes, inputs, out, factor)
-        if prepared is not None:
-            _remembered.add(inputs, (is_causal, scale, enable_gqa), prepared, out)
-    return kind.own_kind(out, query)

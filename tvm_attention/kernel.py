@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm_attention.arrays import ArrayKind, Shape, is_dense, kind_of
+from tvm_attention.call import Call
 from tvm_attention.compiler import CompiledKernel
 from tvm_attention.database import TuningRecord
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
@@ -17,11 +18,13 @@ from tvm_attention.operands import (
     kernel_strides,
     opened_inputs,
 )
+from tvm_attention.options import opened_options
+from tvm_attention.outputs import no_keys, opened_out
 from tvm_attention.prepared import PreparedCall
 from tvm_attention.remembered import RememberedCalls
 from tvm_attention.schedules import Candidate
 from tvm_attention.threads import launcher
-from tvm_attention.workload import AttentionWorkload
+from tvm_attention.workload import AttentionWorkload, feature_text
 
 _SPLIT_KEYS = 128  # fewer keys than this are not worth a split of their own
 _SPLIT_SCORES = 1 << 13  # scores of a split at most: they stay in L1 together with their weights
@@ -70,34 +73,55 @@ class Kernel:
         self._remembered = RememberedCalls(threads_follow_pool=num_threads is None)
 
     def __call__(
-        self, query: Any, key: Any, value: Any, out: Any = None, *, scale: float | None = None
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        out: Any = None,
+        *,
+        scale: float | None = None,
+        mask: Any = None,
+        window: tuple[int, int] | None = None,
+        softcap: float | None = None,
+        alibi_slopes: Any = None,
+        sinks: Any = None,
+        kv_lengths: Any = None,
     ) -> Any:
         """softmax(scale * query key^T) value, as an array of the query's kind.
 
         query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev) of the workload's dtype, any
         strides, read in place when the last axis is dense, copied otherwise; also (B, L, E) and
         (L, E). Hq may be a multiple of Hkv. ``out``, if given, is (B, Hq, L, Ev) with a dense last axis
-        and shares no memory with the inputs. ``scale`` defaults to 1 / sqrt(E).
+        and shares no memory with the inputs. ``scale`` defaults to 1 / sqrt(E). The other options are
+        those of :func:`tvm_attention.attention`; which of them are given is part of the workload.
 
         Raises InvalidValueError, InvalidTypeError or UnsupportedError before anything is computed.
         """
         if type(scale) is not float and scale is not None:
             scale = check_scale(scale, 1)
-        if out is None:
+        options = (window, softcap)
+        given = (mask, alibi_slopes, sinks, kv_lengths)
+        plain = out is None and all(x is None for x in (*given, *options))
+        if plain:
             result = self._remembered.run(query, key, value, (scale,))
             if result is not None:
                 return result
         kind = kind_of(query)
         inputs = opened_inputs(kind, query, key, value)
         sizes = geometry(*(kind.shape(x) for x in inputs), enable_gqa=True)
-        self._check_dims(sizes)
-        factor = check_scale(scale, sizes.head_dim)
+        opened = opened_options(
+            kind, sizes, query_dtype=kind.dtype(inputs[0]), mask=mask, causal=self.workload.causal,
+            window=window, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks,
+            kv_lengths=kv_lengths, scale=scale,
+        )  # fmt: skip
+        call = Call.of(sizes, opened, kind.dtype(inputs[0]))
+        self._check(call)
         if out is not None:
-            self.compute(kind, sizes, inputs, _opened_out(kind, out, sizes, inputs), factor)
+            self.compute(kind, call, inputs, opened_out(kind, out, sizes, inputs))
             return out
         result = kind.empty(sizes.out_shape, inputs[0])
-        prepared = self.compute(kind, sizes, inputs, result, factor)
-        if prepared is not None:
+        prepared = self.compute(kind, call, inputs, result)
+        if plain and prepared is not None:
             self._remembered.add(inputs, (scale,), prepared, result)
         return kind.own_kind(result, query)
 
@@ -105,26 +129,29 @@ class Kernel:
         return f"Kernel({self.source})"
 
     def compute(
-        self, kind: ArrayKind, sizes: Geometry, inputs: tuple[Any, Any, Any], out: Any, scale: float
+        self, kind: ArrayKind, call: Call, inputs: tuple[Any, Any, Any], out: Any, lse: Any = None
     ) -> PreparedCall | None:
-        """Write attention into ``out``; everything has been checked.
+        """Write attention into ``out`` and, where the kernel has it, the log-sum-exp of every row into
+        ``lse``; everything has been checked.
 
         Returns the call, if it can be run again on other arrays of the same shapes and strides.
         """
-        if sizes.empty:
-            return None
-        if sizes.key_length == 0:
-            out[...] = 0.0  # a row that may attend to nothing
+        sizes = call.sizes
+        if sizes.empty or sizes.key_length == 0:
+            no_keys(kind, call, out, lse)
             return None
         dense = [x if is_dense(kind.shape(x), kind.strides(x)) else kind.dense(x) for x in inputs]
         strides = tuple(kind.strides(x) for x in (*dense, out))
-        call = self.prepare(sizes, strides, scale)
-        call.run(*(kind.address(x) for x in (*dense, out)))
+        prepared = self.prepare(kind, call, strides, lse)
+        prepared.run(*(kind.address(x) for x in (*dense, out)))
         in_place = all(x is y for x, y in zip(dense, inputs, strict=True))
-        return call if in_place else None
+        return prepared if in_place and call.plain and lse is None else None
 
-    def prepare(self, sizes: Geometry, strides: tuple[Shape, ...], scale: float) -> PreparedCall:
-        """The scalars of a call, fixed by extents, strides of (query, key, value, out) and scale."""
+    def prepare(
+        self, kind: ArrayKind, call: Call, strides: tuple[Shape, ...], lse: Any = None
+    ) -> PreparedCall:
+        """All arguments but the addresses of (query, key, value, out), whose strides are given."""
+        sizes = call.sizes
         threads = self.num_threads or launcher().max_threads()
         scalars = (
             sizes.batch,
@@ -132,10 +159,12 @@ class Kernel:
             sizes.query_heads // sizes.kv_heads,
             sizes.query_length,
             sizes.key_length,
-            self._causal_offset(sizes),
+            call.kv_batches,
+            call.key_rows,
+            call.causal_offset,
             threads,
             self._splits(sizes, threads),
-            scale * math.log2(math.e),
+            call.options.scale * math.log2(math.e),
         )
         flat = tuple(s for x in strides for s in kernel_strides(x))
         size = self._compiled.workspace(*scalars)
@@ -144,15 +173,29 @@ class Kernel:
                 f"sizes: expected at most {_MOST_WORKSPACE >> 30} GiB of scratch memory, got "
                 f"{size / (1 << 30):.1f} GiB for {sizes}; call on parts of the batch or of the heads"
             )
-        return PreparedCall(self._compiled.main, size, threads, (*scalars, *flat))
+        extra = call.extra_arguments(self.workload, kind, lse)
+        return PreparedCall(self._compiled.main, size, threads, (*scalars, *flat, *extra))
 
-    def _check_dims(self, sizes: Geometry) -> None:
-        w = self.workload
+    def _check(self, call: Call) -> None:
+        """That the call is what this kernel was loaded for."""
+        w, sizes = self.workload, call.sizes
         if (sizes.head_dim, sizes.value_dim) != (w.head_dim, w.value_dim):
             raise InvalidValueError(
                 f"head dimensions: expected {w.head_dim} and value {w.value_dim}, which this kernel "
                 f"was loaded for, got {sizes.head_dim} and {sizes.value_dim}; load one for those"
             )
+        if call.dtype != w.dtype:
+            raise InvalidTypeError(
+                f"dtype: expected {w.dtype}, which this kernel was loaded for, got {call.dtype}; load "
+                f"one for that"
+            )
+        if not sizes.empty and sizes.key_length:
+            wanted = call.workload(w.output)
+            if wanted.kernel_features != w.kernel_features:
+                raise InvalidValueError(
+                    f"options: expected those this kernel was loaded for ({feature_text(w)}), got "
+                    f"{feature_text(wanted)}; load one for those"
+                )
         if self.source.candidate.variant == "split_kv":
             rows = sizes.query_heads // max(sizes.kv_heads, 1) * sizes.query_length
             most = int(w.length_class.removeprefix("decode-r"))
@@ -161,10 +204,6 @@ class Kernel:
                     f"query: expected at most {most} rows a key-value head, which this decoding "
                     f"kernel was loaded for, got {rows}; load one for this query length"
                 )
-
-    def _causal_offset(self, sizes: Geometry) -> int:
-        bottom_right = self.workload.causal == "bottom_right"
-        return sizes.key_length - sizes.query_length if bottom_right else 0
 
     def _splits(self, sizes: Geometry, threads: int) -> int:
         """Runs of keys that split-KV computes apart: so many that every thread gets the same number
@@ -180,51 +219,3 @@ class Kernel:
             if tasks * splits % threads == 0 or tasks * splits >= 8 * threads:
                 return splits
         return least if tasks >= threads else most if most < threads else least
-
-
-def _opened_out(kind: ArrayKind, out: Any, sizes: Geometry, inputs: tuple[Any, ...]) -> Any:
-    out = kind.opened("out", out)
-    shape, strides = kind.shape(out), kind.strides(out)
-    if shape != sizes.out_shape:
-        raise InvalidValueError(f"out: expected shape {sizes.out_shape}, got {shape}")
-    if kind.dtype(out) != kind.dtype(inputs[0]):
-        raise InvalidTypeError(f"out: expected {kind.dtype(inputs[0])}, got {kind.dtype(out)}")
-    if not is_dense(shape, strides):
-        raise InvalidValueError(f"out: expected a dense last axis, got strides {strides}")
-    if getattr(getattr(out, "flags", None), "writeable", True) is False:
-        raise InvalidValueError("out: expected a writable array, got a read-only one")
-    if _overlaps_itself(shape, strides):
-        raise InvalidValueError(
-            f"out: expected distinct elements, got shape {shape} with strides {strides}"
-        )
-    start, end = _extent(kind, out)
-    for name, array in zip(("query", "key", "value"), inputs, strict=True):
-        first, last = _extent(kind, array)
-        if first < end and start < last:
-            raise InvalidValueError(f"out: expected memory of its own, got memory of {name}")
-    return out
-
-
-def _overlaps_itself(shape: Shape, strides: Shape) -> bool:
-    """Whether an axis steps into what the axes of smaller strides have filled. (Axes that interleave
-    without meeting count as overlapping: no layout in use does that.)"""
-    if 0 in shape:
-        return False
-    filled = 0
-    for stride, extent in sorted(zip(map(abs, strides), shape, strict=True)):
-        if extent > 1:
-            if stride <= filled:
-                return True
-            filled += (extent - 1) * stride
-    return False
-
-
-def _extent(kind: ArrayKind, array: Any) -> tuple[int, int]:
-    """First and one past the last address of an array's elements (strides are never negative here
-    for torch; NumPy's may be)."""
-    shape, strides, address = kind.shape(array), kind.strides(array), kind.address(array)
-    if 0 in shape:
-        return address, address
-    reach = [(n - 1) * s * 4 for n, s in zip(shape, strides, strict=True)]
-    low, high = sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach)
-    return address + low, address + high + 4

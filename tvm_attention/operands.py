@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm_attention.arrays import ArrayKind, Shape
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
-from tvm_attention.workload import DTYPES, MAX_HEAD_DIM, AttentionWorkload, default_scale
+from tvm_attention.workload import DTYPES, MAX_HEAD_DIM, default_scale
 
 _MAX_LENGTH = 2**31 - 1
 _MAX_SCALE = 2.0**127  # times log2(e), it is still a float32
@@ -128,20 +128,6 @@ def check_scale(scale: Any, head_dim: int) -> float:
     if not abs(number) <= _MAX_SCALE:
         raise InvalidValueError(f"scale: expected a finite float32 number, got {number}")
     return number
-
-
-def workload_of(sizes: Geometry, causal: str | None) -> AttentionWorkload:
-    """The workload of a call with something to compute."""
-    return AttentionWorkload(
-        head_dim=sizes.head_dim,
-        value_dim=sizes.value_dim,
-        causal=causal,
-        batch=sizes.batch,
-        query_heads=sizes.query_heads,
-        kv_heads=sizes.kv_heads,
-        query_length=sizes.query_length,
-        key_length=sizes.key_length,
-    )
 
 
 def kernel_strides(strides: Shape) -> Shape:

@@ -53,18 +53,23 @@ def attended(
     sinks: ArrayLike | None = None,
     kv_lengths: ArrayLike | None = None,
     scale: float | None = None,
+    rows: NDArray[np.intp] | None = None,
 ) -> Attended:
     """Attention of query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev), any float dtype.
 
     Query head h uses key-value head h // (Hq / Hkv). The options mean what they mean to
     ``tvm_attention.attention`` and are not checked. What a masked key and its value hold, NaN
-    included, reaches nothing; a row that sees no key gives zeros.
+    included, reaches nothing; a row that sees no key gives zeros. ``rows``: only these query rows are
+    computed; the options are those of all.
     """
     q, k, v = (np.asarray(x, dtype=np.float64) for x in (query, key, value))
     if q.shape[1] > k.shape[1]:
         k, v = (np.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
     shape = (*q.shape[:3], k.shape[2])
     positions = _positions(shape, causal, kv_lengths)
+    if rows is not None:
+        q, positions, shape = q[:, :, rows], positions[..., rows], (*shape[:2], len(rows), shape[3])
+        mask = _mask_rows(mask, rows)
     visible = _visible(shape, positions, causal, window, kv_lengths)
     with np.errstate(invalid="ignore", over="ignore"):
         scores = q @ np.swapaxes(k, -1, -2)
@@ -77,6 +82,13 @@ def attended(
         if mask is not None:
             scores, visible = _masked(scores, visible, np.asarray(mask))
         return _softmax(scores, np.broadcast_to(visible, shape), v, sinks)
+
+
+def _mask_rows(mask: ArrayLike | None, rows: NDArray[np.intp]) -> NDArray[Any] | None:
+    if mask is None:
+        return None
+    array = np.asarray(mask)
+    return array if array.ndim < 2 or array.shape[-2] == 1 else array[..., rows, :]
 
 
 def _positions(
@@ -166,3 +178,25 @@ def random_inputs(
     dtype = numpy_dtype(w.dtype)
     q, k, v = (rng.standard_normal(s, dtype=np.float32).astype(dtype, copy=False) for s in shapes)
     return q, k, v
+
+
+def random_options(workload: AttentionWorkload, seed: int | None = None) -> dict[str, Any]:
+    """Options of :func:`attended` that make a call one of this workload: a fifth of the keys masked,
+    slopes, sinks and lengths drawn at random."""
+    rng = np.random.default_rng(seed)
+    w = workload
+    options: dict[str, Any] = {"causal": w.causal, "window": w.window}
+    if w.mask is not None:
+        rows = 1 if w.mask_per_key else w.query_length
+        seen = rng.random((w.batch, 1, rows, w.key_length)) < 0.8
+        added = np.where(seen, rng.standard_normal(seen.shape), -np.inf)
+        options["mask"] = seen if w.mask == "bool" else added.astype(numpy_dtype(w.mask))
+    if w.softcap:
+        options["softcap"] = 20.0
+    if w.alibi:
+        options["alibi_slopes"] = 2.0 ** -np.linspace(1, 8, w.query_heads, dtype=np.float32)
+    if w.sinks:
+        options["sinks"] = rng.standard_normal(w.query_heads).astype(np.float32)
+    if w.ragged:
+        options["kv_lengths"] = rng.integers(w.key_length // 2, w.key_length + 1, w.batch)
+    return options

@@ -14,7 +14,7 @@ from tvm_attention.kernel import Kernel, KernelSource
 from tvm_attention.operands import check_threads
 from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.target import HardwareTarget, check_runnable, detect_target
-from tvm_attention.workload import AttentionWorkload
+from tvm_attention.workload import AttentionWorkload, feature_text
 
 _lock = threading.RLock()
 _kernels: dict[tuple[object, ...], Kernel] = {}
@@ -49,7 +49,7 @@ class Explanation:
         w = self.workload
         lines = [
             f"workload: head_dim={w.head_dim} value_dim={w.value_dim} dtype={w.dtype} "
-            f"causal={w.causal} length class {w.length_class}",
+            f"causal={w.causal} length class {w.length_class}; {feature_text(w)}",
             f"target: {self.target.name} ({self.target.model or 'not this machine'})",
             f"taken: {self.source}",
             *(f"  {reason}" for reason in self.source.reasons),
@@ -90,7 +90,7 @@ def load(
 def _neighbourhood(w: AttentionWorkload) -> tuple[object, ...]:
     """Workloads that are served alike: a sentence one word longer must not be matched anew."""
     sizes = (w.batch * w.query_heads, w.query_length, w.key_length)
-    dims = (w.head_dim, w.value_dim, w.dtype, w.causal, w.length_class)
+    dims = (w.head_dim, w.value_dim, w.dtype, w.causal, w.length_class, *w.kernel_features)
     return (*dims, *(n.bit_length() for n in sizes))
 
 

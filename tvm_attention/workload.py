@@ -9,12 +9,18 @@ from dataclasses import asdict, dataclass, fields, replace
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
 
 MAX_HEAD_DIM = 512
-DTYPES = ("float32",)
+DTYPES = ("float32", "float16", "bfloat16")
+KV_DTYPES = ("int8",)
+MASK_DTYPES = ("bool", *DTYPES)
 CAUSAL_KINDS = ("top_left", "bottom_right")
+OUTPUTS = ("attention", "attention_and_lse", "weights")
+NO_OPTIONS = "no options"
+UNBOUNDED = -1  # a side of a window without a limit
 
 # Rows that share one key-value head (group size x query length) up to which keys, not queries, are the
 # long axis: the score of a key is then a dot product that streams the cache once.
 DECODE_ROWS = (1, 2, 4, 8)
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "bool": 1}
 SHORT_KEYS = 256
 MEDIUM_KEYS = 1024
 
@@ -24,13 +30,21 @@ class AttentionWorkload:
     """softmax(scale * Q K^T) V over query (batch, query_heads, query_length, head_dim),
     key (batch, kv_heads, key_length, head_dim) and value (batch, kv_heads, key_length, value_dim).
 
-    ``head_dim``, ``value_dim``, ``dtype`` and whether it is causal are compiled into a kernel; batch,
-    heads and lengths are run-time arguments of every kernel and only say here which length class
-    (see :attr:`length_class`) is meant and what tuning should measure.
+    Batch, heads and lengths are run-time arguments of every kernel and only say here which length class
+    (see :attr:`length_class`) is meant and what tuning should measure; so are the widths of a window.
+    Everything else is compiled into a kernel.
 
     ``causal`` is None, "top_left" (query i sees keys 0..i, as torch's ``is_causal``) or "bottom_right"
     (query i sees keys 0..i + key_length - query_length, as in decoding against a cache); True means
     "top_left". ``value_dim`` defaults to ``head_dim`` and ``kv_heads`` to ``query_heads``.
+
+    ``window`` (left, right): query i sees so many keys on either side of its own, -1 for all.
+    ``mask`` is the dtype of a mask, None without one; ``mask_per_key`` says that all queries share it.
+    ``softcap``, ``alibi``, ``sinks``: whether scores are capped, biased by distance, and a logit a head
+    joins the denominator. ``ragged``: whether every batch element has lengths of its own;
+    ``paged``: whether keys and values are found through a table of pages. ``kv_dtype`` is that of keys and
+    values where it differs from ``dtype``: "int8", with scales. ``output`` is "attention",
+    "attention_and_lse" (with the log-sum-exp of every row) or "weights" (the softmax rows alone).
 
     Raises InvalidValueError, InvalidTypeError or UnsupportedError for a workload no kernel serves.
     """
@@ -44,6 +58,16 @@ class AttentionWorkload:
     kv_heads: int | None = None
     query_length: int = 512
     key_length: int = 512
+    window: tuple[int, int] | None = None
+    mask: str | None = None
+    mask_per_key: bool = False
+    softcap: bool = False
+    alibi: bool = False
+    sinks: bool = False
+    ragged: bool = False
+    paged: bool = False
+    kv_dtype: str | None = None
+    output: str = "attention"
 
     def __post_init__(self) -> None:
         if self.value_dim is None:
@@ -52,6 +76,8 @@ class AttentionWorkload:
             object.__setattr__(self, "kv_heads", self.query_heads)
         if isinstance(self.causal, bool):
             object.__setattr__(self, "causal", "top_left" if self.causal else None)
+        if isinstance(self.window, list):  # as JSON has it
+            object.__setattr__(self, "window", tuple(self.window))
         self._validate()
 
     def _validate(self) -> None:
@@ -63,10 +89,22 @@ class AttentionWorkload:
             raise UnsupportedError(
                 f"dtype: expected one of {', '.join(DTYPES)}, got {self.dtype!r}"
             )
-        if self.causal is not None and self.causal not in CAUSAL_KINDS:
-            raise InvalidValueError(
-                f"causal: expected None, {' or '.join(map(repr, CAUSAL_KINDS))}, got {self.causal!r}"
-            )
+        for name, known in (
+            ("causal", (None, *CAUSAL_KINDS)),
+            ("mask", (None, *MASK_DTYPES)),
+            ("kv_dtype", (None, *KV_DTYPES)),
+            ("output", OUTPUTS),
+        ):
+            if getattr(self, name) not in known:
+                raise InvalidValueError(
+                    f"{name}: expected {' or '.join(map(repr, known))}, got {getattr(self, name)!r}"
+                )
+        for name in ("mask_per_key", "softcap", "alibi", "sinks", "ragged", "paged"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidTypeError(f"{name}: expected a bool, got {getattr(self, name)!r}")
+        if self.mask_per_key and self.mask is None:
+            raise InvalidValueError("mask_per_key: expected False without a mask, got True")
+        _check_window(self.window)
         assert self.kv_heads is not None
         if self.query_heads % self.kv_heads:
             raise InvalidValueError(
@@ -93,15 +131,38 @@ class AttentionWorkload:
         return "medium" if self.key_length <= MEDIUM_KEYS else "long"
 
     @property
+    def masks(self) -> bool:
+        """Whether a query may have keys that it does not see."""
+        padded = self.ragged and self.output == "weights"  # whose rows are as long as the longest
+        return bool(self.causal or self.window or self.mask or padded)
+
+    @property
+    def offset(self) -> int:
+        """The key at query 0's own place: 0 for "top_left", else counted from the last key back."""
+        return 0 if self.causal == "top_left" else self.key_length - self.query_length
+
+    @property
+    def kernel_features(self) -> tuple[object, ...]:
+        """What is compiled into a kernel beyond head dimensions and dtype, in a fixed order."""
+        return (
+            bool(self.causal), self.window is not None, self.mask, self.mask_per_key, self.softcap,
+            self.alibi, self.sinks, self.ragged, self.paged, self.kv_dtype, self.output,
+        )  # fmt: skip
+
+    @property
     def flops(self) -> int:
-        """Multiply-adds counted as two operations; about half of the full count when causal."""
+        """Multiply-adds of the visible pairs counted as two operations; masks are not looked into."""
         assert self.value_dim is not None
-        pairs = self.query_length * self.key_length
+        left, right = self.window or (UNBOUNDED, UNBOUNDED)
         if self.causal:
-            offset = 0 if self.causal == "top_left" else self.key_length - self.query_length
-            pairs = sum(
-                max(0, min(self.key_length, i + 1 + offset)) for i in range(self.query_length)
-            )
+            right = 0
+        pairs = self.query_length * self.key_length
+        if (left, right) != (UNBOUNDED, UNBOUNDED):
+            pairs = 0
+            for own in range(self.offset, self.offset + self.query_length):
+                first = 0 if left == UNBOUNDED else own - left
+                end = self.key_length if right == UNBOUNDED else own + right + 1
+                pairs += max(0, min(self.key_length, end) - max(0, first))
         return 2 * self.batch * self.query_heads * pairs * (self.head_dim + self.value_dim)
 
     @property
@@ -109,11 +170,18 @@ class AttentionWorkload:
         """Bytes of the key and value tensors."""
         assert self.value_dim is not None
         assert self.kv_heads is not None
-        return 4 * self.batch * self.kv_heads * self.key_length * (self.head_dim + self.value_dim)
+        size = ITEM_BYTES[self.kv_dtype or self.dtype]
+        columns = self.head_dim + self.value_dim
+        return size * self.batch * self.kv_heads * self.key_length * columns
 
     def to_dict(self) -> dict[str, object]:
-        """The fields by name, as a tuning record stores them."""
-        return asdict(self)
+        """The fields by name, as a tuning record stores them: extensions only where they are used."""
+        values = asdict(self)
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+            if name not in _EXTENSIONS or value != _EXTENSIONS[name]
+        }
 
     def with_lengths(self, query_length: int, key_length: int) -> AttentionWorkload:
         """The same problem at other lengths."""
@@ -146,13 +214,37 @@ class AttentionWorkload:
         return cls.from_dict(values)
 
 
+# Fields that were not in the first schema of records, with the values they had then.
+_EXTENSIONS = {
+    f.name: f.default
+    for f in fields(AttentionWorkload)
+    if f.name
+    in (
+        "window",
+        "mask",
+        "mask_per_key",
+        "softcap",
+        "alibi",
+        "sinks",
+        "ragged",
+        "paged",
+        "kv_dtype",
+        "output",
+    )
+}
+
+
 def _parse(name: str, text: str) -> object:
-    if name == "dtype":
-        return text
+    if name in ("dtype", "mask", "kv_dtype", "output"):
+        return None if text.lower() == "none" else text
     if name == "causal":
         plain = {"none": None, "false": None, "true": "top_left"}
         return plain.get(text.lower(), text)
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
     try:
+        if name == "window":
+            return None if text.lower() == "none" else tuple(int(n) for n in text.split(":"))
         return int(text)
     except ValueError:
         raise InvalidValueError(f"{name}: expected a whole number, got {text!r}") from None
@@ -163,6 +255,27 @@ def _require_int(name: str, value: object, low: int, high: int) -> None:
         raise InvalidTypeError(f"{name}: expected an int, got {type(value).__name__}")
     if not low <= value <= high:
         raise InvalidValueError(f"{name}: expected {low} to {high}, got {value}")
+
+
+def feature_text(w: AttentionWorkload) -> str:
+    """What is compiled into a kernel beyond dtype and head dimensions, for messages."""
+    named = {
+        "causal": bool(w.causal), "window": w.window is not None, "mask": w.mask,
+        "mask per key": w.mask_per_key, "softcap": w.softcap, "alibi": w.alibi, "sinks": w.sinks,
+        "ragged": w.ragged, "paged": w.paged, "keys and values": w.kv_dtype,
+        "output": None if w.output == "attention" else w.output,
+    }  # fmt: skip
+    given = (n if v is True else f"{n} {v}" for n, v in named.items() if v)
+    return ", ".join(given) or NO_OPTIONS
+
+
+def _check_window(window: object) -> None:
+    if window is None:
+        return
+    if not isinstance(window, tuple) or len(window) != 2:
+        raise InvalidTypeError(f"window: expected (left, right) or None, got {window!r}")
+    for side in window:
+        _require_int("window", side, UNBOUNDED, 2**30)
 
 
 def default_scale(head_dim: int) -> float:

@@ -1,14 +1,13 @@
 """The mathematics as TVM tensor expressions; nothing here says how it is scheduled."""
 
+from tvm_attention.compute.bounds import Bounds
 from tvm_attention.compute.key_blocks import KeyBlockTiles, blocks_and_merge, streaming
-from tvm_attention.compute.problem import SCALARS, STRIDES, TENSORS, FixedLengths, Problem
-from tvm_attention.compute.row_block import RowBlockTiles, row_block
+from tvm_attention.compute.problem import FixedLengths, Problem
+from tvm_attention.compute.row_block import RowBlockTiles, row_block, weights
 from tvm_attention.compute.split_kv import SplitKVTiles, split_kv
 
 __all__ = [
-    "SCALARS",
-    "STRIDES",
-    "TENSORS",
+    "Bounds",
     "FixedLengths",
     "KeyBlockTiles",
     "Problem",
@@ -18,4 +17,5 @@ __all__ = [
     "row_block",
     "split_kv",
     "streaming",
+    "weights",
 ]

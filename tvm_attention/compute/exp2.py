@@ -29,16 +29,17 @@ RELATIVE_ERROR = 8.3e-8
 # Below this the result is returned as 2**LOWEST: a weight of 2e-38 next to one of 1 vanishes in float32.
 LOWEST = -125.0
 
-_ROUND = 12582912.0  # 1.5 * 2**23: adding it leaves round(x) in the low bits of the mantissa
+# 1.5 * 2**23 + 127: adding it leaves round(x), as a float32's exponent field, in the mantissa's low bits.
+_ROUND = 12583039.0
 
 
 def exp2(x: Any) -> Any:
-    """2**x for x <= 0, within RELATIVE_ERROR for x >= LOWEST.
+    """2**x for x <= 0, within RELATIVE_ERROR for x >= LOWEST; NaN for a NaN.
 
-    x is split into an integer n, read from the mantissa after adding 1.5 * 2**23, and r in [-1/2, 1/2];
-    n is added to the exponent bits of the polynomial's value. The round trip through int32 hides
-    (x + m) - m from TVM's simplifier, which would cancel it. A NaN stays a NaN: the range is cut by
-    a comparison that lets it through, where tirx.max would not.
+    x is split into an integer n, read from the mantissa after adding _ROUND, and r in [-1/2, 1/2];
+    the polynomial's value is multiplied by 2**n, a NaN of which stays one whatever its bits make of n.
+    The round trip through int32 hides (x + m) - m from TVM's simplifier, which would cancel it. The range
+    is cut by a comparison that lets NaN through, where tirx.max would not.
     """
     x = tirx.Select(x < float32(LOWEST), float32(LOWEST), x)
     shifted = x + float32(_ROUND)
@@ -47,5 +48,4 @@ def exp2(x: Any) -> Any:
     p = float32(POLYNOMIAL[0])
     for coefficient in POLYNOMIAL[1:]:
         p = p * r + float32(coefficient)
-    exponent = bits << tirx.const(23, "int32")
-    return tirx.reinterpret("float32", tirx.reinterpret("int32", p) + exponent)
+    return p * tirx.reinterpret("float32", bits << tirx.const(23, "int32"))

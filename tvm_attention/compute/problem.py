@@ -1,33 +1,21 @@
-"""The symbols an attention kernel is written over, and its operands as strided views."""
+"""The symbols an attention kernel is written over, and its operands as views on them."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
 from tvm import te, tirx
 
-# Order of the scalar arguments of every kernel, after the four pointers. One order for all variants, so
-# that a caller need not know which variant serves it.
-SCALARS = (
-    "batch",
-    "query_heads",
-    "group",
-    "query_length",
-    "key_length",
-    "causal_offset",
-    "threads",
-    "splits",
-    "scale_log2",
-)
-TENSORS = ("query", "key", "value", "out")
-STRIDES = ("batch", "head", "row")
+from tvm_attention.arguments import SCALARS, TENSORS, extras
+from tvm_attention.compute.bounds import Bounds
+from tvm_attention.compute.operand import Operand, as_stored, flat, offset_of
+from tvm_attention.workload import UNBOUNDED, AttentionWorkload
 
-MASKED = -3.4028234663852886e38  # finite: the difference of two masked scores must not be NaN
-FLAT_SIZE = (
-    1 << 62
-)  # a flat operand's extent: bounds are checked on the Python side, from the shapes
+# The score of nothing at all, to start a maximum from. Finite: the difference of two must not be NaN.
+LOWEST_SCORE = -3.4028234663852886e38
+LOG2_E = math.log2(math.e)
 
 
 def float32(value: float) -> Any:
@@ -36,25 +24,6 @@ def float32(value: float) -> Any:
 
 def ceil_div(numerator: Any, denominator: Any) -> Any:
     return tirx.floordiv(numerator + (denominator - 1), denominator)
-
-
-class Operand:
-    """A (batch, head, row, dense column) view on flat memory; strides, in elements, are arguments.
-
-    64-bit strides: a cache of 2**31 elements is an ordinary size.
-    """
-
-    def __init__(self, name: str, strides: tuple[int, int, int] | None) -> None:
-        self.flat = te.placeholder((tirx.const(FLAT_SIZE, "int64"),), "float32", name=name)
-        self.strides = (
-            [te.var(f"{name}_{axis}_stride", "int64") for axis in STRIDES]
-            if strides is None
-            else [tirx.const(s, "int64") for s in strides]
-        )
-
-    def __getitem__(self, index: tuple[Any, Any, Any, Any]) -> Any:
-        *outer, column = (tirx.Cast("int64", tvm.runtime.convert(i)) for i in index)
-        return self.flat[sum((i * s for i, s in zip(outer, self.strides, strict=True)), column)]
 
 
 @dataclass(frozen=True)
@@ -66,43 +35,127 @@ class FixedLengths:
     group: int
     query_length: int
     key_length: int
+    kv_batches: int
+    key_rows: int
     threads: int
     splits: int
 
 
 class Problem:
-    """softmax(scale Q K^T) V with head dims and causal fixed, everything else an argument.
+    """softmax(scale Q K^T) V with head dims, dtype and features fixed, everything else an argument.
 
     query (batch, query_heads, query_length, head_dim), key (batch, query_heads / group, key_length,
     head_dim), value (..., value_dim); scores are in units of log2 (``scale_log2`` = scale * log2 e), so
-    that exp2 replaces exp. Causal: key j is visible to query i when j <= i + causal_offset.
+    that exp2 replaces exp.
     """
 
-    def __init__(
-        self, head_dim: int, value_dim: int, causal: bool, fixed: FixedLengths | None = None
-    ) -> None:
-        self.head_dim, self.value_dim, self.causal, self.fixed = head_dim, value_dim, causal, fixed
-        for name in SCALARS:
-            constant = getattr(fixed, name, None)
-            dtype = "float32" if name == "scale_log2" else "int32"
-            if fixed is not None and constant is None:
-                constant = 1.0 if dtype == "float32" else 0
-            symbol = te.var(name, dtype) if constant is None else tirx.const(constant, dtype)
-            setattr(self, name, symbol)
-        self.kv_heads = tirx.floordiv(self.query_heads, self.group)
-        self.query, self.key, self.value = (
-            Operand(name, self._fixed_strides(name)) for name in TENSORS[:3]
+    def __init__(self, workload: AttentionWorkload, fixed: FixedLengths | None = None) -> None:
+        w = self.workload = workload
+        assert w.value_dim is not None
+        self.head_dim, self.value_dim, self.fixed = w.head_dim, w.value_dim, fixed
+        self.scalars = {name: self._scalar(name) for name in SCALARS}
+        self.buffers: dict[str, te.Tensor] = {}
+        for extra in extras(w):
+            if extra.name.startswith("lse"):
+                continue  # an output, which lowering adds
+            if extra.buffer:
+                self.buffers[extra.name] = flat(extra.name, extra.dtype)
+            else:
+                self.scalars[extra.name] = self._extra_scalar(extra.name, extra.dtype)
+        self.bounds = Bounds(w, self.scalars, lambda i: self.buffers["ragged"][i])
+        self.kv_heads = tirx.floordiv(self["query_heads"], self["group"])
+        kv_dtype = w.kv_dtype or w.dtype
+        self._query, self._key, self._value = (
+            Operand(name, dtype, self._fixed_strides(name))
+            for name, dtype in zip(TENSORS[:3], (w.dtype, kv_dtype, kv_dtype), strict=True)
         )
 
-    batch: Any
-    query_heads: Any
-    group: Any
-    query_length: Any
-    key_length: Any
-    causal_offset: Any
-    threads: Any
-    splits: Any
-    scale_log2: Any
+    def __getitem__(self, name: str) -> Any:
+        """A scalar argument."""
+        return self.scalars[name]
+
+    @property
+    def outer(self) -> tuple[Any, Any]:
+        """Batch and query heads."""
+        return self["batch"], self["query_heads"]
+
+    @property
+    def out_shape(self) -> tuple[Any, ...]:
+        return (*self.outer, self["query_length"], self.value_dim)
+
+    def query(self, b: Any, h: Any, row: Any, d: Any) -> Any:
+        """Scaled element of a row, the last one repeated beyond the end."""
+        row = self.bounds.query_start(b) + tirx.min(row, self.bounds.queries(b) - 1)
+        return self._query.at(tirx.const(0, "int64"), b, h, row, d) * self["scale_log2"]
+
+    def key(self, b: Any, kv_head: Any, row: Any, d: Any) -> Any:
+        """Element of a batch element's key as stored, the last key repeated beyond the end."""
+        base, batch, row = self._place("key", b, self.clamped(b, row))
+        return self._key.at(base, batch, kv_head, row, d)
+
+    def value(self, b: Any, kv_head: Any, row: Any, c: Any) -> Any:
+        """Element of a batch element's value as stored, the last key's repeated beyond the end."""
+        base, batch, row = self._place("value", b, self.clamped(b, row))
+        return self._value.at(base, batch, kv_head, row, c)
+
+    def memory_row(self, name: str, batch: Any, kv_head: Any, row: Any, column: Any) -> Any:
+        """Element of a row of the "key" or "value" tensor in memory, whichever sequence it belongs to."""
+        operand = self._key if name == "key" else self._value
+        if self.workload.paged:
+            base, batch, row = self._place(name, batch, self.clamped(batch, row))
+            return operand.at(base, batch, kv_head, row, column)
+        return operand.at(tirx.const(0, "int64"), batch, kv_head, row, column)
+
+    def clamped(self, b: Any, key: Any) -> Any:
+        """A key of the batch element, the last one beyond the end."""
+        return tirx.min(key, self.bounds.keys(b) - 1)
+
+    def scale_of(self, name: str, b: Any, kv_head: Any, key: Any) -> Any:
+        """Scale of a quantised key or value ("key_scale", "value_scale"); None where there is none."""
+        if self.workload.kv_dtype is None:
+            return None
+        strides = [self[f"{name}_{axis}_stride"] for axis in ("batch", "head", "row")]
+        return self.buffers[name][offset_of((b, kv_head, self.clamped(b, key)), strides)]
+
+    def result(self, x: Any) -> Any:
+        """An output element as it is stored."""
+        return as_stored(x, self.workload.dtype)
+
+    def function(self, out: te.Tensor) -> tirx.PrimFunc:
+        """The tensor expression as a PrimFunc over (query, key, value, buffers, scalars, out)."""
+        operands = [self._query, self._key, self._value]
+        tensors = [x.flat for x in operands] + list(self.buffers.values())
+        symbols: list[Any] = []
+        if self.fixed is None:
+            symbols = [*self.scalars.values(), *(s for x in operands for s in x.strides)]
+        return te.create_prim_func([*tensors, *symbols, out])
+
+    def _place(self, name: str, b: Any, row: Any) -> tuple[Any, Any, Any]:
+        """Where a row of a batch element lies: elements to skip, batch and row in the tensor."""
+        if not self.workload.paged:
+            return tirx.const(0, "int64"), b, self.bounds.key_start(b) + row
+        shift = self["page_shift"]
+        entry = offset_of((b, row >> shift), (self["table_batch_stride"], 1))
+        page = tirx.Cast("int64", self.buffers["table"][entry])
+        one = tirx.const(1, "int32")
+        return page * self[f"{name}_page_stride"], 0, row & ((one << shift) - 1)
+
+    def _scalar(self, name: str) -> Any:
+        dtype = "float32" if name == "scale_log2" else "int32"
+        if self.fixed is None:
+            return te.var(name, dtype)
+        return tirx.const(1.0 if dtype == "float32" else getattr(self.fixed, name, 0), dtype)
+
+    def _extra_scalar(self, name: str, dtype: str) -> Any:
+        if self.fixed is None:
+            return te.var(name, dtype)
+        w, fixed = self.workload, self.fixed
+        left, right = (2**30 if n == UNBOUNDED else n for n in w.window or (0, 0))
+        constants = {
+            "mask_row_stride": fixed.key_length, "mask_column_stride": 1, "softcap_log2": 50.0,
+            "window_left": left, "window_right": 0 if w.causal else right, "page_shift": 4,
+        }  # fmt: skip
+        return tirx.const(constants.get(name, 0), dtype)
 
     def _fixed_strides(self, name: str) -> tuple[int, int, int] | None:
         f = self.fixed
@@ -112,26 +165,3 @@ class Problem:
         rows = f.query_length if name == "query" else f.key_length
         columns = self.value_dim if name == "value" else self.head_dim
         return heads * rows * columns, rows * columns, columns
-
-    def visible(self, row: Any, key: Any) -> Any:
-        """Whether a query row may attend to a key (causal only)."""
-        return key <= row + self.causal_offset
-
-    def normalise(self, row: Any, weighted: Any, total: Any) -> Any:
-        """weighted / total; zero for a causal row that sees no key at all."""
-        quotient = weighted / total
-        if not self.causal:
-            return quotient
-        return tirx.Select(self.visible(row, 0), quotient, float32(0.0))
-
-    def scalar_parameters(self) -> list[Any]:
-        """The scalar symbols and strides that a kernel takes, in the order of the calling convention."""
-        if self.fixed is not None:
-            return []
-        strides = [s for operand in (self.query, self.key, self.value) for s in operand.strides]
-        return [getattr(self, name) for name in SCALARS] + strides
-
-    def function(self, out: te.Tensor) -> tirx.PrimFunc:
-        """The tensor expression as a PrimFunc over (query, key, value, scalars..., out)."""
-        operands = [self.query.flat, self.key.flat, self.value.flat]
-        return te.create_prim_func([*operands, *self.scalar_parameters(), out])

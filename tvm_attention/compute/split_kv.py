@@ -14,7 +14,10 @@ from typing import Any
 from tvm import te, tirx
 
 from tvm_attention.compute.exp2 import exp2
-from tvm_attention.compute.problem import MASKED, Problem, ceil_div, float32
+from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
+from tvm_attention.compute.repair import Element, repaired
+from tvm_attention.compute.rows import Rows
+from tvm_attention.compute.scores import modified, weight
 
 
 @dataclass(frozen=True)
@@ -30,69 +33,50 @@ class SplitKVTiles:
     streams: int
 
 
-def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
-    """Stages QS, DOT, T<n> (halving tree), S, ML, M, P, LL, L, OT, PART, then MM, W, LS, OS, O."""
-    rows, V, SV = tiles.rows, tiles.lanes, tiles.score_lanes
-    vectors = ceil_div(ceil_div(p.key_length, V), p.splits)  # key vectors of a split
-    outer = (p.batch, p.kv_heads, p.splits)
-    n = tiles.streams
-    chunk = V // n
-    last_row = p.group * p.query_length - 1
+class _Places:
+    """Which query row and which key an index of the expression means."""
 
-    def query_of(row: Any) -> tuple[Any, Any]:
-        r = tirx.min(row, last_row)
-        return tirx.truncdiv(r, p.query_length), tirx.truncmod(r, p.query_length)
+    def __init__(self, p: Problem, tiles: SplitKVTiles) -> None:
+        self.p, self.lanes, self.streams = p, tiles.lanes, tiles.streams
 
-    def key_of(sp: Any, jo: Any, ji: Any) -> Any:
-        # Neighbouring lanes take keys from different runs of the split: memory answers several sequential
-        # reads faster than one. The order of keys within a split does not matter.
+    def query(self, row: Any) -> tuple[Any, Any]:
+        """Head within the group and query row; the last one beyond the end."""
+        length = self.p["query_length"]
+        r = tirx.min(row, self.p["group"] * length - 1)
+        return tirx.truncdiv(r, length), tirx.truncmod(r, length)
+
+    def first_key(self, b: Any) -> Any:
+        return self.p.bounds.first_key(b, 0)
+
+    def end_key(self, b: Any) -> Any:
+        return self.p.bounds.end_key(b, self.p["query_length"] - 1)
+
+    def vectors(self, b: Any) -> Any:
+        """Key vectors of a split."""
+        keys = self.end_key(b) - self.first_key(b)
+        return ceil_div(ceil_div(keys, self.lanes), self.p["splits"])
+
+    def key(self, b: Any, sp: Any, jo: Any, ji: Any) -> Any:
+        """Neighbouring lanes take keys from different runs of the split: memory answers several
+        sequential reads faster than one. The order of keys within a split does not matter."""
+        n, chunk, vectors = self.streams, self.lanes // self.streams, self.vectors(b)
         run, stream, step = vectors * chunk, tirx.floormod(ji, n), tirx.floordiv(ji, n)
-        return sp * vectors * V + stream * run + jo * chunk + step
+        split = self.first_key(b) + sp * vectors * self.lanes
+        return split + stream * run + jo * chunk + step
 
-    def clamped(key: Any) -> Any:
-        return tirx.min(key, p.key_length - 1)
+    def in_range(self, b: Any, sp: Any, jo: Any, ji: Any) -> Any:
+        return self.key(b, sp, jo, ji) < self.end_key(b)
 
-    def query_at(b: Any, h: Any, row: Any, column: Any) -> Any:
-        head, i = query_of(row)
-        return p.query[b, h * p.group + head, i, column] * p.scale_log2
 
-    QS = te.compute((p.batch, p.kv_heads, rows, p.head_dim), query_at, name="QS")
-    dd = te.reduce_axis((0, p.head_dim // SV), "dd")
-    tree = te.compute(
-        (*outer, vectors, V, rows, SV),
-        lambda b, h, sp, jo, ji, r, x: te.sum(
-            p.key[b, h, clamped(key_of(sp, jo, ji)), dd * SV + x] * QS[b, h, r, dd * SV + x],
-            axis=dd,
-        ),
-        name="DOT",
-    )
-    # The partial sums of a vector are added by halves: a scalar sum of its lanes is a chain of adds.
-    width = SV
-    while width > 2:
-        width //= 2
-        tree = _halve(tree, width)
-
-    def in_range(sp: Any, r: Any, jo: Any, ji: Any) -> Any:
-        key = key_of(sp, jo, ji)
-        valid = key < p.key_length
-        return tirx.all(valid, p.visible(query_of(r)[1], key)) if p.causal else valid
-
-    def last_halves(b: Any, h: Any, sp: Any, r: Any, jo: Any, ji: Any) -> Any:
-        s = tree[b, h, sp, jo, ji, r, 0]
-        if width > 1:
-            s = s + tree[b, h, sp, jo, ji, r, 1]
-        return s
-
-    S = te.compute((*outer, rows, vectors, V), last_halves, name="S")
-    SM = te.compute(
-        (*outer, rows, vectors, V),
-        lambda b, h, sp, r, jo, ji: tirx.Select(
-            in_range(sp, r, jo, ji), S[b, h, sp, r, jo, ji], float32(MASKED)
-        ),
-        name="SM",
-    )
-    jm, js, jo = (te.reduce_axis((0, vectors), n) for n in ("jm", "js", "jo"))
-    xm, xs, ji = (te.reduce_axis((0, V), n) for n in ("xm", "xs", "ji"))
+def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
+    """Stages QS, DOT, T<n> (halving tree), S, SM, ML, M, P, LL, L, OT, PART, then MM, W, LS, N, OS, O."""
+    rows, V = tiles.rows, tiles.lanes
+    vectors = ceil_div(ceil_div(p["key_length"], V), p["splits"])  # of a split, at most
+    outer = (p["batch"], p.kv_heads, p["splits"])
+    places = _Places(p, tiles)
+    SM = _scores(p, tiles, places, outer, vectors)
+    jm, js = (te.reduce_axis((0, vectors), n) for n in ("jm", "js"))
+    xm, xs = (te.reduce_axis((0, V), n) for n in ("xm", "xs"))
     ML = te.compute(
         (*outer, rows, V),
         lambda b, h, sp, r, x: te.max(SM[b, h, sp, r, jm, x], axis=jm),
@@ -104,8 +88,8 @@ def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
     P = te.compute(
         (*outer, rows, vectors, V),
         lambda b, h, sp, r, jo, ji: tirx.Select(
-            in_range(sp, r, jo, ji),
-            exp2(SM[b, h, sp, r, jo, ji] - M[b, h, sp, r]),
+            places.in_range(b, sp, jo, ji),
+            weight(p, SM[b, h, sp, r, jo, ji], M[b, h, sp, r]),
             float32(0.0),
         ),
         name="P",
@@ -118,15 +102,77 @@ def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
     L = te.compute(
         (*outer, rows), lambda b, h, sp, r: te.sum(LL[b, h, sp, r, xs], axis=xs), name="L"
     )
-    OT = te.compute(
-        (*outer, rows, p.value_dim),
-        lambda b, h, sp, r, c: te.sum(
-            P[b, h, sp, r, jo, ji] * p.value[b, h, clamped(key_of(sp, jo, ji)), c],
-            axis=[jo, ji],
+    values = _values(p, tiles, places, outer, vectors, P)
+    return p.function(_merge(p, tiles, outer, M, L, values))
+
+
+def _scores(
+    p: Problem, tiles: SplitKVTiles, places: _Places, outer: Any, vectors: Any
+) -> te.Tensor:
+    """Stages QS, DOT, T<n>, S and SM, the scores as they enter the softmax."""
+    rows, V, SV = tiles.rows, tiles.lanes, tiles.score_lanes
+
+    def query_at(b: Any, h: Any, row: Any, column: Any) -> Any:
+        head, i = places.query(row)
+        return p.query(b, h * p["group"] + head, i, column)
+
+    QS = te.compute((p["batch"], p.kv_heads, rows, p.head_dim), query_at, name="QS")
+    dd = te.reduce_axis((0, p.head_dim // SV), "dd")
+    tree = te.compute(
+        (*outer, vectors, V, rows, SV),
+        lambda b, h, sp, jo, ji, r, x: te.sum(
+            p.key(b, h, places.key(b, sp, jo, ji), dd * SV + x) * QS[b, h, r, dd * SV + x],
+            axis=dd,
         ),
-        name="OT",
+        name="DOT",
     )
-    return p.function(_merge(p, tiles, outer, M, L, OT))
+    # The partial sums of a vector are added by halves: a scalar sum of its lanes is a chain of adds.
+    width = SV
+    while width > 2:
+        width //= 2
+        tree = _halve(tree, width)
+
+    def last_halves(b: Any, h: Any, sp: Any, r: Any, jo: Any, ji: Any) -> Any:
+        s = tree[b, h, sp, jo, ji, r, 0]
+        if width > 1:
+            s = s + tree[b, h, sp, jo, ji, r, 1]
+        scale = p.scale_of("key_scale", b, h, places.key(b, sp, jo, ji))
+        return s if scale is None else s * scale
+
+    S = te.compute((*outer, rows, vectors, V), last_halves, name="S")
+
+    def score(b: Any, h: Any, sp: Any, r: Any, jo: Any, ji: Any) -> Any:
+        head, i = places.query(r)
+        key = p.clamped(b, places.key(b, sp, jo, ji))
+        s = modified(p, b, h * p["group"] + head, i, key, S[b, h, sp, r, jo, ji])
+        return tirx.Select(places.in_range(b, sp, jo, ji), s, float32(LOWEST_SCORE))
+
+    return te.compute((*outer, rows, vectors, V), score, name="SM")
+
+
+def _values(
+    p: Problem, tiles: SplitKVTiles, places: _Places, outer: Any, vectors: Any, P: te.Tensor
+) -> Element:
+    """Stage OT, the weighted values of a split."""
+
+    def axes(suffix: str) -> list[Any]:
+        extents = {"jo": vectors, "ji": tiles.lanes}
+        return [te.reduce_axis((0, extent), f"{n}{suffix}") for n, extent in extents.items()]
+
+    def term(index: tuple[Any, ...], jo: Any, ji: Any) -> tuple[Any, Any]:
+        b, h, sp, r, c = index
+        key = places.key(b, sp, jo, ji)
+        weight_of, scale = P[b, h, sp, r, jo, ji], p.scale_of("value_scale", b, h, key)
+        return weight_of if scale is None else weight_of * scale, p.value(b, h, key, c)
+
+    summed, again = axes(""), axes("x")
+
+    def product(*index: Any) -> Any:
+        w, v = term(index, *summed)
+        return te.sum(w * v, axis=summed)
+
+    OT = te.compute((*outer, tiles.rows, p.value_dim), product, name="OT")
+    return repaired(p, OT, tiles.value_lanes, lambda *index: term(index, *again), again)
 
 
 def _halve(terms: te.Tensor, width: int) -> te.Tensor:
@@ -141,23 +187,24 @@ def _halve(terms: te.Tensor, width: int) -> te.Tensor:
 
 
 def _merge(
-    p: Problem, tiles: SplitKVTiles, outer: Any, M: te.Tensor, L: te.Tensor, OT: te.Tensor
+    p: Problem, tiles: SplitKVTiles, outer: Any, M: te.Tensor, L: te.Tensor, values: Element
 ) -> te.Tensor:
     rows, V, columns = tiles.rows, tiles.value_lanes, p.value_dim
 
     def part(b: Any, h: Any, sp: Any, r: Any, x: Any) -> Any:
         ends = tirx.if_then_else(x < columns + V, L[b, h, sp, r], M[b, h, sp, r])
-        return tirx.if_then_else(x < columns, OT[b, h, sp, r, tirx.min(x, columns - 1)], ends)
+        value = values(b, h, sp, r, tirx.min(x, columns - 1))
+        return tirx.if_then_else(x < columns, value, ends)
 
     # One tensor carries a split's values, sum and maximum: the single consumer its stages hang from.
     PART = te.compute((*outer, rows, columns + 2 * V), part, name="PART")
-    s1, s2, s3 = (te.reduce_axis((0, p.splits), f"s{n}") for n in (1, 2, 3))
-    heads = (p.batch, p.kv_heads, rows)
+    s1, s2, s3 = (te.reduce_axis((0, p["splits"]), f"s{n}") for n in (1, 2, 3))
+    heads = (p["batch"], p.kv_heads, rows)
     MM = te.compute(
         heads, lambda b, h, r: te.max(PART[b, h, s1, r, columns + V], axis=s1), name="MM"
     )
     W = te.compute(
-        (*heads, p.splits),
+        (*heads, p["splits"]),
         lambda b, h, r, s: exp2(PART[b, h, s, r, columns + V] - MM[b, h, r]),
         name="W",
     )
@@ -172,10 +219,15 @@ def _merge(
         name="OS",
     )
 
-    def result(b: Any, h: Any, i: Any, c: Any) -> Any:
-        kv_head = tirx.truncdiv(h, p.group)
-        row = tirx.truncmod(h, p.group) * p.query_length + i
-        return p.normalise(i, OS[b, kv_head, row, c], LS[b, kv_head, row])
+    def head_of(b: Any, h: Any, r: Any) -> Any:
+        row = tirx.min(r, p["group"] * p["query_length"] - 1)
+        return h * p["group"] + tirx.truncdiv(row, p["query_length"])
 
-    shape = (p.batch, p.query_heads, p.query_length, columns)
-    return te.compute(shape, result, name="O")
+    ends = Rows(p, heads, lambda *i: MM[i], lambda *i: LS[i], head_of)
+
+    def result(b: Any, h: Any, i: Any, c: Any) -> Any:
+        kv_head = tirx.truncdiv(h, p["group"])
+        row = tirx.truncmod(h, p["group"]) * p["query_length"] + i
+        return ends.finish(p, OS[b, kv_head, row, c], b, kv_head, row)
+
+    return te.compute(p.out_shape, result, name="O")

@@ -93,6 +93,12 @@ def dim_ratio(tuned: AttentionWorkload, wanted: AttentionWorkload) -> float:
     return max(max(a, b) / min(a, b) for a, b in pairs)
 
 
+def feature_distance(tuned: AttentionWorkload, wanted: AttentionWorkload) -> int:
+    """In how many options compiled into the kernel the two differ."""
+    pairs = zip(tuned.kernel_features, wanted.kernel_features, strict=True)
+    return sum(a != b for a, b in pairs)
+
+
 def length_distance(tuned: AttentionWorkload, wanted: AttentionWorkload) -> float:
     """Sum of |log| ratios of the key length, the query length and the heads in all."""
     pairs = (

@@ -10,6 +10,7 @@ from tvm_attention.database.ladder import (
     RUNGS,
     dim_ratio,
     dims,
+    feature_distance,
     length_distance,
     refusal,
     rung_of,
@@ -58,9 +59,9 @@ def match(
     expression: digest of the expression as it is now; records of another one are refused.
     threads: threads the kernel will use, the target's cores by default; a preference only.
 
-    The order is: rung, nearest instruction set, the very head dimensions before near ones, measured
-    before modelled, user before shipped, near lengths before far ones, the same thread count, the
-    least ratio of tuned to default seconds.
+    The order is: rung, nearest instruction set, the very head dimensions before near ones, the same
+    options before others, measured before modelled, user before shipped, near lengths before far ones,
+    the same thread count, the least ratio of tuned to default seconds.
     """
     candidates: list[_Candidate] = []
     refusals: list[str] = []
@@ -112,6 +113,7 @@ def _place(
         RUNGS.index(rung),
         0 if isa == target.isa else 1 + levels_below(target).index(isa),
         dim_ratio(tuned, workload),
+        feature_distance(tuned, workload),
         not record.measured,
         not log.user,
         length_distance(tuned, workload),
@@ -127,6 +129,8 @@ def _notes(record: TuningRecord, workload: AttentionWorkload, target: HardwareTa
     notes = []
     if dims(tuned) != dims(workload):
         notes.append(f"head dimensions {dims(tuned)} are the nearest tuned to {dims(workload)}")
+    if feature_distance(tuned, workload):
+        notes.append("its schedule, tuned with other options")
     if there["isa"] != target.isa:
         notes.append(f"tuned for {there['isa']}, this machine has {target.isa}")
     if not (there["l1d"] and there["l2"] and target.l1d and target.l2):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import date
 from typing import Any, TypedDict, cast
 
@@ -17,7 +17,7 @@ from tvm_attention.database.shapes import (
 )
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.target import LEVELS, HardwareFacts
-from tvm_attention.workload import AttentionWorkload
+from tvm_attention.workload import NO_OPTIONS, AttentionWorkload, feature_text
 
 SCHEMA = 1
 KINDS = ("x86", "arm", "cuda")
@@ -117,11 +117,13 @@ class TuningRecord:
         dims = f"{w.head_dim}" if w.head_dim == w.value_dim else f"{w.head_dim}/{w.value_dim}"
         causal = " causal" if w.causal else ""
         shape = f"{w.batch}x{w.query_heads}x{w.query_length}x{w.key_length}x{dims}"
-        return f"{self.variant} for {shape} {w.dtype}{causal} on {self.target}"
+        options = feature_text(replace(w, causal=None))
+        more = "" if options == NO_OPTIONS else f" with {options}"
+        return f"{self.variant} for {shape} {w.dtype}{causal}{more} on {self.target}"
 
     def to_dict(self) -> dict[str, object]:
         """Plain data that :meth:`from_dict` takes back."""
-        return asdict(self)
+        return asdict(self) | {"workload": self.workload.to_dict()}
 
     @classmethod
     def from_dict(cls, values: object) -> TuningRecord:
@@ -132,8 +134,9 @@ class TuningRecord:
         data = mapping("record", values, {f.name for f in fields(cls)})
         # A schema of its own is told apart from a damaged record first.
         whole_number("schema", data["schema"], SCHEMA, SCHEMA)
-        names = {f.name for f in fields(AttentionWorkload)}
-        workload = AttentionWorkload.from_dict(mapping("workload", data["workload"], names))
+        if not isinstance(data["workload"], dict):
+            raise wrong_type("workload", "a mapping", data["workload"])
+        workload = AttentionWorkload.from_dict(data["workload"])
         if workload.to_dict() != data["workload"]:
             raise wrong("workload", "every field spelled out", data["workload"])
         return cls(**cast("dict[str, Any]", {**data, "workload": workload}))

@@ -12,12 +12,14 @@ import tvm
 from tvm import tirx
 from tvm.s_tir import transform
 
-from tvm_attention.compute import SCALARS
+from tvm_attention.arguments import SCALARS
+from tvm_attention.compute import Bounds
 from tvm_attention.lowering.convention import pointer_function
 from tvm_attention.lowering.distribution import distribute
 from tvm_attention.lowering.memory import place_in_workspace, take_allocations, tiles_on_stack
 from tvm_attention.lowering.narrowing import Narrowing, Scope
 from tvm_attention.lowering.statements import statements
+from tvm_attention.workload import AttentionWorkload
 
 __all__ = ["LoweredKernel", "lower"]
 
@@ -30,22 +32,23 @@ class LoweredKernel:
     workspace: tirx.PrimFunc
 
 
-def lower(func: tirx.PrimFunc, causal: bool) -> LoweredKernel:
+def lower(func: tirx.PrimFunc, workload: AttentionWorkload) -> LoweredKernel:
     """Lower a scheduled kernel to a function of pointers and scalars.
 
     Parameters are the int64 addresses of query, key, value, out and a 64-byte aligned workspace, then
     :data:`SCALARS`, then the (batch, head, row) strides in elements of query, key, value and out as
-    int64.
+    int64, then what the workload's features add (:func:`tvm_attention.arguments.extras`).
     """
     blocks = _lower_blocks(tvm.IRModule({"main": func}))["main"]
     symbols = {p.name: p for p in blocks.params}
-    body = Narrowing(symbols, causal).rewrite(blocks.body, Scope())
-    body = distribute(tiles_on_stack(body), symbols, causal)
+    bounds = Bounds(workload, symbols, lambda i: tirx.BufferLoad(symbols["ragged"], [i]))
+    body = Narrowing(symbols, bounds, workload.ragged).rewrite(blocks.body, Scope())
+    body = distribute(tiles_on_stack(body), symbols, workload, bounds)
     shared: list[Any] = []
     rest = statements(take_allocations(body, shared))
     workspace = tirx.Var("workspace_address", "int64")
     prologue, size = place_in_workspace(shared, workspace)
-    main = pointer_function(blocks, [*prologue, *rest], workspace, symbols)
+    main = pointer_function(blocks, [*prologue, *rest], workspace, symbols, workload, bounds)
     total = tirx.PrimFunc(
         [symbols[n] for n in SCALARS], tirx.Return(size), tvm.ir.PrimType("int64")
     )

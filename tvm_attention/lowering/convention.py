@@ -1,4 +1,4 @@
-"""The calling convention: plain addresses, scalars and strides.
+"""The calling convention: plain addresses, scalars and strides (tvm_attention.arguments).
 
 A call then costs no tensor conversion and no views, and C can make it.
 """
@@ -11,31 +11,44 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from tvm_attention.compute import SCALARS, STRIDES, TENSORS
-from tvm_attention.compute.problem import FLAT_SIZE
-from tvm_attention.lowering.memory import POINTER
-from tvm_attention.lowering.statements import with_body
+from tvm_attention.arguments import SCALARS, STORAGE, STRIDES, TENSORS, extras
+from tvm_attention.compute import Bounds
+from tvm_attention.compute.operand import FLAT_SIZE, offset_of
+from tvm_attention.lowering.memory import pointer
+from tvm_attention.lowering.statements import load_of, sequence, with_body
+from tvm_attention.workload import AttentionWorkload
 
 
 def pointer_function(
-    func: tirx.PrimFunc, stmts: list[Any], workspace: Any, symbols: Mapping[str, Any]
+    func: tirx.PrimFunc,
+    stmts: list[Any],
+    workspace: Any,
+    symbols: Mapping[str, Any],
+    w: AttentionWorkload,
+    bounds: Bounds,
 ) -> tirx.PrimFunc:
-    """A function of addresses, :data:`SCALARS` and strides around a kernel's statements."""
-    buffers = dict(zip(TENSORS, (symbols[n] for n in (*TENSORS[:3], "O")), strict=True))
+    """A function of addresses, :data:`SCALARS`, strides and extras around a kernel's statements."""
     out_strides = [tirx.Var(f"out_{axis}_stride", "int64") for axis in STRIDES]
-    strided = tirx.decl_buffer(
-        (tirx.const(FLAT_SIZE, "int64"),), "float32", name="out", layout=None
-    )
-    stmts = [_store_strided(s, buffers["out"], strided, out_strides) for s in stmts]
-    buffers["out"] = strided
-    addresses, prologue = [], []
+    out = _flat("out", w.dtype)
+    outputs = _Outputs(symbols, bounds, out, out_strides)
+    stmts = [outputs.redirect(s) for s in stmts]
+    added = extras(w)
+    buffers = {n: symbols[n] for n in TENSORS[:3]} | {"out": out}
+    buffers |= {e.name: symbols[e.name] for e in added if e.buffer and e.name != "lse"}
+    if any(e.name == "lse" for e in added):
+        buffers["lse"] = outputs.lse
+    addresses, prologue = {}, []
     for name, buffer in buffers.items():
-        address, handle = tirx.Var(f"{name}_address", "int64"), tirx.Var(f"{name}_data", POINTER)
-        addresses.append(address)
-        prologue.append(tirx.Bind(handle, tirx.reinterpret(POINTER, address)))
+        addresses[name] = tirx.Var(f"{name}_address", "int64")
+        kind = pointer(buffer.dtype)
+        handle = tirx.Var(f"{name}_data", kind)
+        prologue.append(tirx.Bind(handle, tirx.reinterpret(kind, addresses[name])))
         prologue.append(tirx.DeclBuffer(buffer, data=handle))
     strides = [symbols[f"{n}_{a}_stride"] for n in TENSORS[:3] for a in STRIDES]
-    params = [*addresses, workspace, *(symbols[n] for n in SCALARS), *strides, *out_strides]
+    params = [addresses[n] for n in TENSORS] + [workspace, *(symbols[n] for n in SCALARS)]
+    params += [*strides, *out_strides]
+    known = {v.name: v for v in outputs.lse_strides} | dict(symbols)
+    params += [addresses[e.name] if e.buffer else known[e.name] for e in added]
     whole: Any = tirx.SeqStmt([*prologue, *stmts])
     # Workspace allocation asks which device it is for; with tensors TVM would read that off the first.
     for key, value in (("device_type", 1), ("device_id", 0)):
@@ -43,21 +56,43 @@ def pointer_function(
     return tirx.PrimFunc(params, whole, func.ret_type, func.attrs)
 
 
-def _store_strided(stmt: Any, dense: Any, strided: Any, strides: list[Any]) -> Any:
-    """Replace stores to the dense output by stores through the caller's strides."""
+def _flat(name: str, dtype: str) -> Any:
+    size = (tirx.const(FLAT_SIZE, "int64"),)
+    return tirx.decl_buffer(size, STORAGE[dtype], name=name, layout=None)
 
-    def visit(s: Any) -> Any:
+
+class _Outputs:
+    """Stores to the dense output become stores through the caller's strides; the log-sum-exp that a
+    row's result hangs from is stored beside it."""
+
+    def __init__(
+        self, symbols: Mapping[str, Any], bounds: Bounds, out: Any, strides: list[Any]
+    ) -> None:
+        self._dense, self._out, self._strides = symbols["O"], out, strides
+        self._bounds = bounds
+        self.lse = _flat("lse", "float32")
+        self.lse_strides = [tirx.Var(f"lse_{axis}_stride", "int64") for axis in ("batch", "head")]
+
+    def redirect(self, s: Any) -> Any:
+        """The statement with its stores to the output replaced."""
         if isinstance(s, tirx.SeqStmt):
-            return tirx.SeqStmt([visit(x) for x in s.seq])
+            return tirx.SeqStmt([self.redirect(x) for x in s.seq])
         if isinstance(s, tirx.For):
-            return with_body(s, visit(s.body))
+            return with_body(s, self.redirect(s.body))
         if isinstance(s, tirx.IfThenElse):
-            other = None if s.else_case is None else visit(s.else_case)
-            return tirx.IfThenElse(s.condition, visit(s.then_case), other)
-        if isinstance(s, tirx.BufferStore) and s.buffer.same_as(dense):
-            *outer, column = (tirx.Cast("int64", i) for i in s.indices)
-            index = sum((i * w for i, w in zip(outer, strides, strict=True)), column)
-            return tirx.BufferStore(strided, s.value, [index])
+            other = None if s.else_case is None else self.redirect(s.else_case)
+            return tirx.IfThenElse(s.condition, self.redirect(s.then_case), other)
+        if isinstance(s, tirx.BufferStore) and s.buffer.same_as(self._dense):
+            return self._store(s)
         return s
 
-    return visit(stmt)
+    def _store(self, s: Any) -> Any:
+        b, h, i, column = s.indices
+        row = self._bounds.query_start(b) + i
+        place = offset_of((b, h, row), self._strides)
+        stores = [tirx.BufferStore(self._out, s.value, [place + tirx.Cast("int64", column)])]
+        lse = load_of("LSE", s.value)
+        if lse is not None:
+            place = offset_of((b, h, row), (*self.lse_strides, tirx.const(1, "int64")))
+            stores.append(tirx.BufferStore(self.lse, lse, [place]))
+        return sequence(stores)

@@ -7,19 +7,21 @@ from typing import Any
 
 from tvm import tirx
 
+from tvm_attention.compute import Bounds
 from tvm_attention.compute.problem import ceil_div
 from tvm_attention.lowering.statements import sequence, statements
+from tvm_attention.workload import AttentionWorkload
 
 
-def distribute(stmt: Any, symbols: Mapping[str, Any], causal: bool) -> Any:
+def distribute(stmt: Any, symbols: Mapping[str, Any], w: AttentionWorkload, bounds: Bounds) -> Any:
     """Give each of ``threads`` workers its tasks, with a task's buffers allocated once a worker.
 
     A worker takes a contiguous run, so that neighbouring query blocks meet their keys in its cache.
     Causal tasks grow along the sequence: they are dealt out in turn unless every worker gets whole
-    heads anyway.
+    heads anyway. So are those of sequences of their own lengths, some of which have no rows at all.
     """
     if isinstance(stmt, tirx.SeqStmt):
-        return tirx.SeqStmt([distribute(s, symbols, causal) for s in stmt.seq])
+        return tirx.SeqStmt([distribute(s, symbols, w, bounds) for s in stmt.seq])
     if not isinstance(stmt, tirx.For) or "task" not in stmt.annotations:
         return stmt
     loops, body = _task_nest(stmt)
@@ -30,16 +32,26 @@ def distribute(stmt: Any, symbols: Mapping[str, Any], causal: bool) -> Any:
     run = ceil_div(total, threads)
     first, stride = worker * run, tirx.const(1, "int32")
     count = tirx.min(run, total - first)
-    if causal:
-        whole = tirx.floormod(symbols["batch"] * symbols["query_heads"], threads).equal(0)
+    if w.causal or w.ragged:
+        heads = tirx.floormod(symbols["batch"] * symbols["query_heads"], threads).equal(0)
+        whole = tirx.const(False, "bool") if w.ragged else heads
         first = tirx.Select(whole, first, worker)
         stride = tirx.Select(whole, stride, threads)
         count = tirx.Select(whole, count, ceil_div(total - worker, threads))
     buffers = [s for s in body if isinstance(s, tirx.AllocBuffer)]
     rest = [s for s in body if not isinstance(s, tirx.AllocBuffer)]
+    if w.ragged and (block := _query_block(loops)) is not None:
+        begun = loops[-1].loop_var * block < bounds.queries(loops[0].loop_var)
+        rest = [tirx.IfThenElse(begun, sequence(rest), None)]
     task = tirx.SeqStmt([*_task_indices(loops, first + step * stride), *rest])
     tasks = tirx.For(step, 0, tirx.max(count, 0), tirx.ForKind.SERIAL, task)
     return tirx.For(worker, 0, threads, tirx.ForKind.PARALLEL, sequence([*buffers, tasks]))
+
+
+def _query_block(loops: list[Any]) -> int | None:
+    """Query rows of a task; None for tasks of another kind."""
+    rows = loops[-1].annotations.get("query_rows")
+    return None if rows is None else int(rows)
 
 
 def _task_nest(loop: Any) -> tuple[list[Any], list[Any]]:

@@ -12,7 +12,13 @@ from tvm import tirx
 
 from tvm_attention.lowering.statements import sequence, statements, with_body
 
-POINTER = tvm.ir.PointerType(tvm.ir.PrimType("float32"))
+
+def pointer(dtype: Any) -> Any:
+    """The type of an address of elements of a dtype."""
+    return tvm.ir.PointerType(tvm.ir.PrimType(str(dtype)))
+
+
+POINTER = pointer("float32")
 
 
 def tiles_on_stack(stmt: Any) -> Any:

@@ -8,12 +8,14 @@ their extents are shortened to what is valid and, when causal, visible:
 ``query_block``  blocks of that many query rows; defines the keys and rows of a task
 ``split``        splits of the keys, in vectors of that many; defines ``split_vectors`` inside
 ``split_chunk``  beside it: neighbouring keys that a vector takes
+``pack_keys``    runs of that many rows of the key tensor; the loop inside covers the rows there are
 ``valid_keys``   keys of the task, in units of the given number
 ``valid_rows``   query rows of the task, in units of the given number
 ``key_block``    blocks of that many keys; defines ``block_keys`` inside
-``key_blocks``   the same count of blocks, defining nothing
+``key_blocks``   the same blocks, defining nothing
 ``block_keys``   keys of the current block, in units of the given number
 ``split_vectors``  key vectors of the current split
+``if_nan``       not at all unless the stage FLAG, computed before, is NaN
 ===============  ===========================================================================
 
 It runs after CompactBufferAllocation, which would otherwise shrink buffers to task-dependent sizes.
@@ -27,53 +29,100 @@ from typing import Any
 
 from tvm import tirx
 
+from tvm_attention.compute import Bounds
+from tvm_attention.compute.operand import is_number
 from tvm_attention.compute.problem import ceil_div
+from tvm_attention.lowering.statements import sequence, statements
+
+
+@dataclass(frozen=True)
+class Span:
+    """Numbers from ``first`` to before ``end``; ``first`` is None where it is known to be zero."""
+
+    first: Any
+    end: Any
+
+    @property
+    def count(self) -> Any:
+        """How many they are."""
+        return self.end if self.first is None else tirx.max(self.end - self.first, 0)
+
+    def units(self, size: int) -> Span:
+        """The units of ``size`` that hold them."""
+        if size == 1:
+            return self
+        first = None if self.first is None else tirx.floordiv(self.first, size)
+        return Span(first, ceil_div(self.end, size))
+
+    def within(self, start: Any, size: int) -> Span:
+        """Those of the ``size`` numbers from ``start`` on, counted from there."""
+        first = None if self.first is None else tirx.max(self.first - start, 0)
+        return Span(first, tirx.min(size, self.end - start))
 
 
 @dataclass(frozen=True)
 class Scope:
     """What is valid at a place in the loop nest, None where nothing is said."""
 
-    keys: Any = None
-    rows: Any = None
-    block_keys: Any = None
-    split_vectors: Any = None
+    batch: Any = None
+    keys: Span | None = None
+    rows: Span | None = None
+    block_keys: Span | None = None
+    split_vectors: Span | None = None
 
 
 class Narrowing:
     """Rewrites annotated loops; everything else is kept as it is."""
 
-    def __init__(self, symbols: Mapping[str, Any], causal: bool) -> None:
-        self.causal = causal
-        self.queries, self.keys = symbols["query_length"], symbols["key_length"]
-        self.offset, self.splits = symbols["causal_offset"], symbols["splits"]
+    def __init__(self, symbols: Mapping[str, Any], bounds: Bounds, ragged: bool) -> None:
+        self._symbols, self._bounds, self._ragged = symbols, bounds, ragged
+        self._flag: Any = None  # the last stored element of the stage FLAG
 
     def rewrite(self, stmt: Any, scope: Scope) -> Any:
         """The statement with its annotated loops shortened, given what is valid around it."""
         if isinstance(stmt, tirx.SeqStmt):
             return tirx.SeqStmt([self.rewrite(s, scope) for s in stmt.seq])
+        if isinstance(stmt, tirx.BufferStore) and stmt.buffer.name == "FLAG":
+            self._flag = tirx.BufferLoad(stmt.buffer, stmt.indices)
         if not isinstance(stmt, tirx.For):
             return stmt
         notes = dict(stmt.annotations)
-        extent, scope = self._narrow(stmt, notes, scope)
+        if "task" in notes:
+            scope = replace(scope, batch=stmt.loop_var)
+        guarded = notes.pop("if_nan", None) is not None
+        span, scope = self._narrow(stmt, notes, scope)
         body = self.rewrite(stmt.body, scope)
-        return tirx.For(
-            stmt.loop_var, stmt.min, extent, stmt.kind, body, stmt.thread_binding, notes
-        )
+        variable, extent = stmt.loop_var, span.end
+        if span.first is not None:
+            # Counted from zero: TVM makes all loops so, but misses the outer variable in inner bounds.
+            variable, extent = tirx.Var(f"{variable.name}_from_zero", "int32"), span.count
+            body = sequence([tirx.Bind(stmt.loop_var, variable + span.first), *statements(body)])
+        loop = tirx.For(variable, stmt.min, extent, stmt.kind, body, stmt.thread_binding, notes)
+        if not guarded:
+            return loop
+        return tirx.IfThenElse(tirx.Not(is_number(self._flag)), loop, None)
 
-    def _narrow(self, loop: Any, notes: dict[str, Any], scope: Scope) -> tuple[Any, Scope]:
-        """The loop's extent and the scope inside it; takes the annotations off."""
-        extent = loop.extent
+    def _narrow(self, loop: Any, notes: dict[str, Any], scope: Scope) -> tuple[Span, Scope]:
+        """What the loop runs over and the scope inside it; takes the annotations off."""
+        span = Span(None, loop.extent)
         if (block := notes.pop("query_block", None)) is not None:
-            scope = self._query_scope(loop.loop_var, int(block))
+            scope = self._query_scope(scope.batch, loop.loop_var, int(block))
+            notes["query_rows"] = block  # for the distribution of tasks
         elif (lanes := notes.pop("split", None)) is not None:
-            scope = self._split_scope(loop.loop_var, int(lanes), int(notes.pop("split_chunk")))
+            chunk = int(notes.pop("split_chunk"))
+            scope = self._split_scope(scope.batch, loop.loop_var, int(lanes), chunk)
+        elif (size := notes.pop("pack_keys", None)) is not None:
+            scope = replace(
+                scope, keys=self._packed(scope.batch).within(loop.loop_var * size, size)
+            )
         elif (size := notes.pop("key_block", None)) is not None:
-            extent = ceil_div(scope.keys, int(size))
-            here = tirx.min(int(size), scope.keys - loop.loop_var * int(size))
+            assert scope.keys is not None
+            span = scope.keys.units(int(size))
+            here = scope.keys.within(loop.loop_var * int(size), int(size))
             scope = replace(scope, block_keys=here)
         elif (size := notes.pop("key_blocks", None)) is not None:
-            extent = ceil_div(scope.keys, int(size))
+            assert scope.keys is not None
+            span = scope.keys.units(int(size))
         for name, valid in (
             ("valid_keys", scope.keys),
             ("valid_rows", scope.rows),
@@ -81,18 +130,36 @@ class Narrowing:
             ("split_vectors", scope.split_vectors),
         ):
             if (unit := notes.pop(name, None)) is not None:
-                extent = valid if int(unit) == 1 else ceil_div(valid, int(unit))
-        return extent, scope
+                assert valid is not None
+                span = valid.units(int(unit))
+        return span, scope
 
-    def _query_scope(self, index: Any, block: int) -> Scope:
-        first = index * block
-        rows = tirx.min(block, self.queries - first)
-        keys = self.keys
-        if self.causal:  # the last row sees the most; a task that sees none still computes one key
-            keys = tirx.max(tirx.min(keys, first + rows + self.offset), 1)
-        return Scope(keys=keys, rows=rows)
+    def _query_scope(self, b: Any, index: Any, block: int) -> Scope:
+        bounds = self._bounds
+        start = index * block
+        rows = tirx.min(block, bounds.queries(b) - start)
+        keys = self._keys(b, start, start + rows - 1)
+        return Scope(batch=b, keys=keys, rows=Span(None, rows))
 
-    def _split_scope(self, index: Any, lanes: int, chunk: int) -> Scope:
-        vectors = ceil_div(ceil_div(self.keys, lanes), self.splits)
-        left = ceil_div(self.keys - index * vectors * lanes, chunk)
-        return Scope(split_vectors=tirx.max(tirx.min(vectors, left), 0))
+    def _split_scope(self, b: Any, index: Any, lanes: int, chunk: int) -> Scope:
+        keys = self._keys(b, 0, self._symbols["query_length"] - 1)
+        vectors = ceil_div(ceil_div(keys.count, lanes), self._symbols["splits"])
+        left = ceil_div(keys.count - index * vectors * lanes, chunk)
+        vectors = Span(None, tirx.max(tirx.min(vectors, left), 0))
+        return Scope(batch=b, split_vectors=vectors)
+
+    def _keys(self, b: Any, first_row: Any, last_row: Any) -> Span:
+        """Keys that any of the rows may see."""
+        first = self._bounds.first_key(b, first_row)
+        end = self._bounds.end_key(b, last_row)
+        if isinstance(first, int):
+            return Span(None, tirx.max(end, 0))
+        return Span(first, end)
+
+    def _packed(self, memory_batch: Any) -> Span:
+        """Rows of the key tensor that hold keys."""
+        rows, s = self._symbols["key_rows"], self._symbols
+        if not self._ragged:
+            return Span(None, rows)
+        padded = s["kv_batches"].equal(s["batch"])
+        return Span(None, tirx.Select(padded, self._bounds.keys(memory_batch), rows))

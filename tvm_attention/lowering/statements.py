@@ -22,3 +22,13 @@ def sequence(stmts: list[Any]) -> Any:
 def statements(stmt: Any) -> list[Any]:
     """The statements of a sequence, or the one it is."""
     return list(stmt.seq) if isinstance(stmt, tirx.SeqStmt) else [stmt]
+
+
+def load_of(name: str, expression: Any) -> Any:
+    """A load of the buffer of this name within an expression, or None."""
+    if hasattr(expression, "indices"):
+        return expression if expression.source.name == name else None
+    parts = ("a", "b", "value", "condition", "true_value", "false_value")
+    children = [getattr(expression, part) for part in parts if hasattr(expression, part)]
+    found = (load_of(name, child) for child in (*children, *getattr(expression, "args", ())))
+    return next((load for load in found if load is not None), None)

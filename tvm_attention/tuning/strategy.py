@@ -148,8 +148,9 @@ def _fixed_lengths(w: AttentionWorkload) -> Any:
     from tvm_attention.compute import FixedLengths
 
     return FixedLengths(
-        w.batch, w.query_heads, w.group, w.query_length, w.key_length, threads=1, splits=1
-    )
+        w.batch, w.query_heads, w.group, w.query_length, w.key_length, w.batch, w.key_length,
+        threads=1, splits=1,
+    )  # fmt: skip
 
 
 def import_tensor_intrinsics() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,13 +15,15 @@ import numpy as np
 
 from tvm_attention import accuracy, compiler, reference
 from tvm_attention.arrays import NumPyArrays
+from tvm_attention.call import Call
 from tvm_attention.errors import TuningError
 from tvm_attention.interleaved import Contender, interleave
 from tvm_attention.kernel import Kernel, KernelSource
 from tvm_attention.operands import geometry
+from tvm_attention.options import opened_options
 from tvm_attention.schedules import Candidate
 from tvm_attention.target import HardwareTarget
-from tvm_attention.workload import AttentionWorkload, default_scale
+from tvm_attention.workload import AttentionWorkload
 
 SAMPLE_SECONDS = 0.002  # calls timed together: short ones are below the clock's noise
 MEASURE_SECONDS = 0.2
@@ -105,15 +107,14 @@ def _neighbours(w: AttentionWorkload) -> list[AttentionWorkload]:
     """Small workloads of the same kernel at awkward lengths."""
     if w.length_class.startswith("decode"):
         return [w.with_lengths(w.query_length, n) for n in (1, 17, 333)]
-    small = AttentionWorkload(
-        head_dim=w.head_dim, value_dim=w.value_dim, causal=w.causal, query_heads=2, kv_heads=1
-    )
+    small = replace(w, batch=2, query_heads=2, kv_heads=1)
     return [small.with_lengths(*n) for n in ((9, 9), (67, 131), (130, 70), (33, 1100))]
 
 
 @lru_cache(maxsize=8)
-def _inputs(workload: AttentionWorkload) -> tuple[Any, Any, Any]:
-    return reference.random_inputs(workload, seed=None)
+def _problem(workload: AttentionWorkload) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
+    """Fresh inputs and options."""
+    return reference.random_inputs(workload), reference.random_options(workload)
 
 
 def _prepared(
@@ -121,17 +122,18 @@ def _prepared(
 ) -> tuple[Callable[[], None], Any]:
     """A call on this process's inputs, and the array it writes."""
     kernel = _kernel(source, workload, candidate, threads)
-    kind, inputs = NumPyArrays(), _inputs(workload)
+    kind, (inputs, options) = NumPyArrays(), _problem(workload)
     query, key, value = (x.shape for x in inputs)
     sizes = geometry(query, key, value, enable_gqa=True)
-    out = np.empty(sizes.out_shape, np.float32)
+    opened = opened_options(kind, sizes, query_dtype=workload.dtype, **options)
+    call = Call.of(sizes, opened, workload.dtype)
+    out = np.empty(sizes.out_shape, inputs[0].dtype)
     arrays = (*inputs, out)
-    scale = default_scale(workload.head_dim)
-    call = kernel.prepare(sizes, tuple(kind.strides(x) for x in arrays), scale)
+    prepared = kernel.prepare(kind, call, tuple(kind.strides(x) for x in arrays))
     addresses = [kind.address(x) for x in arrays]
 
-    def run(_kept: Any = arrays) -> None:  # addresses alone would not keep the memory
-        call.run(*addresses)
+    def run(_kept: Any = (arrays, call)) -> None:  # addresses alone would not keep the memory
+        prepared.run(*addresses)
 
     return run, out
 
@@ -149,7 +151,8 @@ def _kernel(source: str, workload: AttentionWorkload, candidate: Candidate, thre
 def _check(call: Any, out: Any, workload: AttentionWorkload) -> None:
     out.fill(np.nan)
     call()
-    found = accuracy.compare(out, *_inputs(workload), workload)
+    inputs, options = _problem(workload)
+    found = accuracy.compare(out, *inputs, workload, options=options)
     if not found.max_error <= ERROR_LIMIT * found.allowed:
         raise TuningError(f"wrong result: error {found.max_error:.1e}")
 

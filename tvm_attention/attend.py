@@ -1,0 +1,117 @@
+"""From a caller's arrays and options to results: checked, then computed by the kernels that fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_attention.arrays import ArrayKind, kind_of
+from tvm_attention.call import Call
+from tvm_attention.errors import InvalidValueError
+from tvm_attention.operands import geometry, opened_inputs
+from tvm_attention.options import opened_options
+from tvm_attention.outputs import no_keys, opened_out
+from tvm_attention.prepared import PreparedCall
+from tvm_attention.runtime import load
+
+LAYOUTS = ("bhsd", "bshd")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opened:
+    """A checked call and its arrays as (batch, heads, rows, dim); ``query`` is the caller's."""
+
+    query: Any
+    kind: ArrayKind
+    inputs: tuple[Any, Any, Any]
+    call: Call
+    rows_first: bool
+
+
+@dataclass(slots=True)
+class Done:
+    """What a call computed, in the caller's layout."""
+
+    out: Any
+    extra: tuple[Any, ...]
+    prepared: PreparedCall | None
+
+    def returned(self) -> Any:
+        """The result, or a tuple of it and what was asked for beside it."""
+        return (self.out, *self.extra) if self.extra else self.out
+
+
+def opened(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    layout: str = "bhsd",
+    enable_gqa: bool = True,
+    mask_name: str = "mask",
+    **options: Any,
+) -> Opened:
+    """Check a call. Raises InvalidValueError, InvalidTypeError or UnsupportedError."""
+    if layout not in LAYOUTS:
+        raise InvalidValueError(
+            f"layout: expected {' or '.join(map(repr, LAYOUTS))}, got {layout!r}"
+        )
+    kind = kind_of(query)
+    inputs = opened_inputs(kind, query, key, value)
+    rows_first = layout == "bshd"
+    if rows_first:
+        for name, array in zip(("query", "key", "value"), inputs, strict=True):
+            if len(kind.shape(array)) != 4:
+                raise InvalidValueError(
+                    f"{name}: expected (batch, rows, heads, dim) with layout='bshd', got shape "
+                    f"{kind.shape(array)}"
+                )
+        first, second, third = (kind.swapped_heads(x) for x in inputs)
+        inputs = (first, second, third)
+    sizes = geometry(*(kind.shape(x) for x in inputs), enable_gqa=enable_gqa)
+    dtype = kind.dtype(inputs[0])
+    checked = opened_options(kind, sizes, query_dtype=dtype, mask_name=mask_name, **options)
+    return Opened(query, kind, inputs, Call.of(sizes, checked, dtype), rows_first)
+
+
+def attend(
+    o: Opened, *, out: Any = None, return_lse: bool = False, return_weights: bool = False
+) -> Done:
+    """Compute a checked call. Raises for an ``out`` that does not fit."""
+    kind, sizes = o.kind, o.call.sizes
+    given = out
+    if out is None:
+        result = _empty(o)
+        out = kind.swapped_heads(result) if o.rows_first else result
+    else:
+        result = out
+        if o.rows_first and len(kind.shape(kind.opened("out", out))) == 4:
+            out = kind.swapped_heads(kind.opened("out", out))
+        out = opened_out(kind, out, sizes, o.inputs)
+    lse = kind.empty(sizes.out_shape[:-1], o.inputs[0], "float32") if return_lse else None
+    prepared = _compute(o, "attention_and_lse" if return_lse else "attention", out, lse)
+    extra = [kind.own_kind(lse, o.query)] if return_lse else []
+    if return_weights:
+        shape = (*sizes.out_shape[:-1], sizes.key_length)
+        weights = kind.empty(shape, o.inputs[0], o.call.dtype)
+        _compute(o, "weights", weights)
+        extra.append(kind.own_kind(weights, o.query))
+    if given is None:
+        result = kind.own_kind(result, o.query)
+    return Done(result, tuple(extra), prepared)
+
+
+def _empty(o: Opened) -> Any:
+    sizes = o.call.sizes
+    if not o.rows_first:
+        return o.kind.empty(sizes.out_shape, o.inputs[0])
+    b, h, rows, dim = sizes.out_shape
+    return o.kind.empty((b, rows, h, dim), o.kind.swapped_heads(o.inputs[0]))
+
+
+def _compute(o: Opened, output: str, out: Any, lse: Any = None) -> PreparedCall | None:
+    sizes = o.call.sizes
+    if sizes.empty or sizes.key_length == 0:
+        no_keys(o.kind, o.call, out, lse)
+        return None
+    return load(o.call.workload(output)).compute(o.kind, o.call, o.inputs, out, lse)

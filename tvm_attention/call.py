@@ -1,0 +1,159 @@
+"""One call of attention: its extents, options and layout, checked; and what a kernel is told of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tvm_attention.arguments import extras
+from tvm_attention.arrays import ArrayKind, NumPyArrays, Shape
+from tvm_attention.operands import Geometry
+from tvm_attention.options import Options
+from tvm_attention.workload import UNBOUNDED, AttentionWorkload
+
+_ALL = 1 << 30  # keys on an unbounded side of a window
+_LOG2_E = math.log2(math.e)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pages:
+    """Keys and values in pages: ``table`` (batch, pages) int32, C-contiguous, names the pages of each
+    batch element; a page holds 2**shift keys; strides from page to page in elements."""
+
+    table: NDArray[np.int32]
+    shift: int
+    key_stride: int
+    value_stride: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scales:
+    """Scales of int8 keys and values, float32, with (batch, head, key) strides in elements, 0 where one
+    serves all."""
+
+    key: NDArray[np.float32]
+    value: NDArray[np.float32]
+    key_strides: Shape
+    value_strides: Shape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """``sizes`` with the greatest lengths where batch elements differ; then ``ragged`` (batch, 4) int32
+    holds each one's fields (tvm_attention.arguments.RAGGED_FIELDS). ``kv_batches`` and ``key_rows`` are
+    the extents of the key tensor in memory."""
+
+    sizes: Geometry
+    options: Options
+    dtype: str
+    kv_batches: int
+    key_rows: int
+    ragged: NDArray[np.int32] | None = None
+    pages: Pages | None = None
+    scales: Scales | None = None
+
+    @classmethod
+    def of(cls, sizes: Geometry, options: Options, dtype: str, **extra: Any) -> Call:
+        """A call on (batch, heads, rows, dim) tensors; ``options.kv_lengths`` makes it ragged."""
+        ragged = None
+        if options.kv_lengths is not None:
+            ragged = np.zeros((sizes.batch, 4), np.int32)
+            ragged[:, 1], ragged[:, 3] = sizes.query_length, options.kv_lengths
+        return cls(sizes, options, dtype, sizes.batch, sizes.key_length, ragged, **extra)
+
+    def workload(self, output: str = "attention") -> AttentionWorkload:
+        """The workload of a call with something to compute."""
+        s, o = self.sizes, self.options
+        return AttentionWorkload(
+            head_dim=s.head_dim,
+            value_dim=s.value_dim,
+            dtype=self.dtype,
+            causal=o.causal,
+            batch=s.batch,
+            query_heads=s.query_heads,
+            kv_heads=s.kv_heads,
+            query_length=s.query_length,
+            key_length=s.key_length,
+            window=o.window,
+            mask=None if o.mask is None else o.mask.dtype,
+            mask_per_key=o.mask is not None and o.mask.per_key,
+            softcap=o.softcap is not None,
+            alibi=o.alibi_slopes is not None,
+            sinks=o.sinks is not None,
+            ragged=self.ragged is not None,
+            paged=self.pages is not None,
+            kv_dtype=None if self.scales is None else "int8",
+            output=output,
+        )
+
+    @property
+    def causal_offset(self) -> int:
+        """The scalar of this name (tvm_attention.compute.bounds)."""
+        top_left = self.options.causal == "top_left"
+        if self.ragged is not None:
+            return int(not top_left)
+        return 0 if top_left else self.sizes.key_length - self.sizes.query_length
+
+    @property
+    def plain(self) -> bool:
+        """Whether everything but the four addresses is fixed by shapes, strides and numbers."""
+        o = self.options
+        arrays = (o.mask, o.alibi_slopes, o.sinks, self.ragged, self.pages, self.scales)
+        return all(x is None for x in arrays)
+
+    def extra_arguments(
+        self, workload: AttentionWorkload, kind: ArrayKind, lse: Any
+    ) -> tuple[float, ...]:
+        """Values of the arguments that the workload's features add, in their order. What they point to
+        is kept alive by this call and ``lse``."""
+        values = self._values(kind, lse)
+        return tuple(values[a.name] for a in extras(workload))
+
+    def _values(self, kind: ArrayKind, lse: Any) -> dict[str, float]:
+        o, numpy = self.options, NumPyArrays()
+        values: dict[str, float] = {}
+        if o.window is not None:
+            left, right = (_ALL if n == UNBOUNDED else n for n in o.window)
+            values["window_left"] = left
+            values["window_right"] = 0 if o.causal is not None else right
+        if o.softcap is not None:
+            values["softcap_log2"] = o.softcap * _LOG2_E
+        small = {"slopes": o.alibi_slopes, "sinks": o.sinks, "ragged": self.ragged}
+        values |= {n: numpy.address(x) for n, x in small.items() if x is not None}
+        if o.mask is not None:
+            values["mask"] = kind.address(o.mask.array)
+            values |= _strides("mask", ("batch", "head", "row", "column"), o.mask.strides)
+        if self.pages is not None:
+            values["table"] = numpy.address(self.pages.table)
+            values["table_batch_stride"] = self.pages.table.shape[1]
+            values["page_shift"] = self.pages.shift
+            values["key_page_stride"] = self.pages.key_stride
+            values["value_page_stride"] = self.pages.value_stride
+        if self.scales is not None:
+            s = self.scales
+            for name, array, strides in (
+                ("key_scale", s.key, s.key_strides),
+                ("value_scale", s.value, s.value_strides),
+            ):
+                values[name] = numpy.address(array)
+                values |= _strides(name, ("batch", "head", "row"), strides)
+        if lse is not None:
+            values["lse"] = kind.address(lse)
+            batch, head, _ = _three(kind.strides(lse))
+            values |= {"lse_batch_stride": batch, "lse_head_stride": head}
+        return values
+
+
+def _strides(name: str, axes: tuple[str, ...], strides: Shape) -> dict[str, float]:
+    return {f"{name}_{axis}_stride": s for axis, s in zip(axes, strides, strict=True)}
+
+
+def _three(strides: Shape) -> Shape:
+    """(batch, head, row) strides of a tensor of rows with or without its leading axes."""
+    if len(strides) == 3:
+        return strides
+    return (0, 0, *strides) if len(strides) == 1 else (strides[0], 0, strides[1])

@@ -1,0 +1,62 @@
+"""The array a caller gives for the result: checked before anything is written to it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm_attention.arrays import ArrayKind, Shape, is_dense, memory_range
+from tvm_attention.call import Call
+from tvm_attention.errors import InvalidTypeError, InvalidValueError
+from tvm_attention.operands import Geometry
+
+
+def opened_out(kind: ArrayKind, out: Any, sizes: Geometry, inputs: tuple[Any, ...]) -> Any:
+    """``out`` as the kind reads it: of the result's shape and the query's dtype, writable, with a dense
+    last axis and memory of its own. Raises InvalidValueError or InvalidTypeError otherwise."""
+    out = kind.opened("out", out)
+    shape, strides = kind.shape(out), kind.strides(out)
+    if shape != sizes.out_shape:
+        raise InvalidValueError(f"out: expected shape {sizes.out_shape}, got {shape}")
+    if kind.dtype(out) != kind.dtype(inputs[0]):
+        raise InvalidTypeError(f"out: expected {kind.dtype(inputs[0])}, got {kind.dtype(out)}")
+    if not is_dense(shape, strides):
+        raise InvalidValueError(f"out: expected a dense last axis, got strides {strides}")
+    if getattr(getattr(out, "flags", None), "writeable", True) is False:
+        raise InvalidValueError("out: expected a writable array, got a read-only one")
+    if _overlaps_itself(shape, strides):
+        raise InvalidValueError(
+            f"out: expected distinct elements, got shape {shape} with strides {strides}"
+        )
+    start, end = memory_range(kind, out)
+    for name, array in zip(("query", "key", "value"), inputs, strict=True):
+        first, last = memory_range(kind, array)
+        if first < end and start < last:
+            raise InvalidValueError(f"out: expected memory of its own, got memory of {name}")
+    return out
+
+
+def _overlaps_itself(shape: Shape, strides: Shape) -> bool:
+    """Whether an axis steps into what the axes of smaller strides have filled. (Axes that interleave
+    without meeting count as overlapping: no layout in use does that.)"""
+    if 0 in shape:
+        return False
+    filled = 0
+    for stride, extent in sorted(zip(map(abs, strides), shape, strict=True)):
+        if extent > 1:
+            if stride <= filled:
+                return True
+            filled += (extent - 1) * stride
+    return False
+
+
+def no_keys(kind: ArrayKind, call: Call, out: Any, lse: Any) -> None:
+    """Results where there is nothing to compute: of rows, if any, that may attend to nothing."""
+    out[...] = 0.0
+    if lse is None:
+        return
+    lse[...] = -math.inf
+    sinks = call.options.sinks
+    if sinks is not None:
+        heads = kind.numbers(lse)  # a view: float32 on the processor
+        heads[...] = sinks[:, None] if heads.ndim == 3 else sinks[0]
