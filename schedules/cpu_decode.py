@@ -94,7 +94,9 @@ def _scores(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any, tree: l
 
 def _merge(sch: Schedule, tiles: SplitKVTiles) -> None:
     get = sch.get_sblock
-    row = sch.get_loops(get("O"))[-2]
+    b, _, row, _ = sch.get_loops(get("O"))
+    annotate(sch, b, {"batch_rows": 1})
+    annotate(sch, row, {"valid_rows": 1})
     vectorise_last(sch, get("O"), tiles.value_lanes)
     place(sch, ("LSE", "N", "OS", "LS", "W", "MM"), row)
     column, split = sch.get_loops(get("OS"))[-2:]

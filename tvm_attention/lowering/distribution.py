@@ -40,18 +40,20 @@ def distribute(stmt: Any, symbols: Mapping[str, Any], w: AttentionWorkload, boun
         count = tirx.Select(whole, count, ceil_div(total - worker, threads))
     buffers = [s for s in body if isinstance(s, tirx.AllocBuffer)]
     rest = [s for s in body if not isinstance(s, tirx.AllocBuffer)]
-    if w.ragged and (block := _query_block(loops)) is not None:
-        begun = loops[-1].loop_var * block < bounds.queries(loops[0].loop_var)
+    if w.ragged and (row := _first_row(loops)) is not None:
+        begun = row < bounds.queries(loops[0].loop_var)
         rest = [tirx.IfThenElse(begun, sequence(rest), None)]
     task = tirx.SeqStmt([*_task_indices(loops, first + step * stride), *rest])
     tasks = tirx.For(step, 0, tirx.max(count, 0), tirx.ForKind.SERIAL, task)
     return tirx.For(worker, 0, threads, tirx.ForKind.PARALLEL, sequence([*buffers, tasks]))
 
 
-def _query_block(loops: list[Any]) -> int | None:
-    """Query rows of a task; None for tasks of another kind."""
-    rows = loops[-1].annotations.get("query_rows")
-    return None if rows is None else int(rows)
+def _first_row(loops: list[Any]) -> Any | None:
+    """The first query row of a task; None for tasks that have none."""
+    notes = loops[-1].annotations
+    if "query_rows" in notes:
+        return loops[-1].loop_var * int(notes["query_rows"])
+    return tirx.const(0, "int32") if "whole_rows" in notes else None
 
 
 def _task_nest(loop: Any) -> tuple[list[Any], list[Any]]:

@@ -8,6 +8,7 @@ their extents are shortened to what is valid and, when causal, visible:
 ``query_block``  blocks of that many query rows; defines the keys and rows of a task
 ``split``        splits of the keys, in vectors of that many; defines ``split_vectors`` inside
 ``split_chunk``  beside it: neighbouring keys that a vector takes
+``batch_rows``   batch elements; defines the rows of each, all of them
 ``pack_keys``    runs of that many rows of the key tensor; the loop inside covers the rows there are
 ``valid_keys``   keys of the task, in units of the given number
 ``valid_rows``   query rows of the task, in units of the given number
@@ -111,6 +112,9 @@ class Narrowing:
         elif (lanes := notes.pop("split", None)) is not None:
             chunk = int(notes.pop("split_chunk"))
             scope = self._split_scope(scope.batch, loop.loop_var, int(lanes), chunk)
+            notes["whole_rows"] = 1  # for the distribution of tasks
+        elif notes.pop("batch_rows", None) is not None:
+            scope = replace(scope, rows=Span(None, self._bounds.queries(loop.loop_var)))
         elif (size := notes.pop("pack_keys", None)) is not None:
             scope = replace(
                 scope, keys=self._packed(scope.batch).within(loop.loop_var * size, size)
