@@ -87,7 +87,7 @@ def attend(
         result = out
         if o.rows_first and len(kind.shape(kind.opened("out", out))) == 4:
             out = kind.swapped_heads(kind.opened("out", out))
-        out = opened_out(kind, out, sizes, o.inputs)
+        out = opened_out(kind, out, sizes.out_shape, o.inputs)
     lse = kind.empty(sizes.out_shape[:-1], o.inputs[0], "float32") if return_lse else None
     prepared = _compute(o, "attention_and_lse" if return_lse else "attention", out, lse)
     extra = [kind.own_kind(lse, o.query)] if return_lse else []

@@ -117,7 +117,7 @@ class Kernel:
         call = Call.of(sizes, opened, kind.dtype(inputs[0]))
         self._check(call)
         if out is not None:
-            self.compute(kind, call, inputs, opened_out(kind, out, sizes, inputs))
+            self.compute(kind, call, inputs, opened_out(kind, out, sizes.out_shape, inputs))
             return out
         result = kind.empty(sizes.out_shape, inputs[0])
         prepared = self.compute(kind, call, inputs, result)

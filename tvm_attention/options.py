@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tvm_attention.arrays import ArrayKind, NumPyArrays, kind_of
+from tvm_attention.arrays import ArrayKind
 from tvm_attention.errors import InvalidTypeError, InvalidValueError
 from tvm_attention.masks import Mask, opened_mask
 from tvm_attention.operands import Geometry, check_scale
+from tvm_attention.small_arrays import floats, whole_numbers
 from tvm_attention.workload import CAUSAL_KINDS
 
 # Softcaps by which a float32 score can be divided and multiplied.
@@ -132,7 +133,7 @@ def _softcap(softcap: Any) -> float:
 
 
 def _alibi_slopes(given: Any, sizes: Geometry) -> NDArray[np.float32]:
-    slopes = _floats("alibi_slopes", given)
+    slopes = floats("alibi_slopes", given)
     shapes = ((sizes.query_heads,), (sizes.batch, sizes.query_heads))
     if slopes.shape not in shapes:
         raise InvalidValueError(
@@ -145,7 +146,7 @@ def _alibi_slopes(given: Any, sizes: Geometry) -> NDArray[np.float32]:
 
 
 def _sinks(given: Any, sizes: Geometry) -> NDArray[np.float32]:
-    sinks = _floats("sinks", given)
+    sinks = floats("sinks", given)
     if sinks.shape != (sizes.query_heads,):
         raise InvalidValueError(
             f"sinks: expected shape {(sizes.query_heads,)} (query heads,), got {sinks.shape}"
@@ -158,11 +159,7 @@ def _sinks(given: Any, sizes: Geometry) -> NDArray[np.float32]:
 
 
 def _kv_lengths(given: Any, sizes: Geometry) -> NDArray[np.int32]:
-    lengths = _numbers("kv_lengths", given)
-    if lengths.dtype.kind not in "iu" and lengths.size:
-        raise InvalidTypeError(
-            f"kv_lengths: expected whole numbers, got {lengths.dtype}; convert them to int32"
-        )
+    lengths = whole_numbers("kv_lengths", given)
     if lengths.shape != (sizes.batch,):
         raise InvalidValueError(
             f"kv_lengths: expected shape {(sizes.batch,)} (batch,), got {lengths.shape}"
@@ -172,24 +169,3 @@ def _kv_lengths(given: Any, sizes: Geometry) -> NDArray[np.int32]:
             f"kv_lengths: expected 0 to {sizes.key_length}, the keys that there are, got {lengths}"
         )
     return lengths.astype(np.int32, order="C")
-
-
-def _floats(name: str, given: Any) -> NDArray[np.float32]:
-    """A float32 copy; what is too large for it is infinite."""
-    numbers = _numbers(name, given)
-    if numbers.dtype.kind not in "fiu":
-        raise InvalidTypeError(f"{name}: expected numbers, got {numbers.dtype}")
-    with np.errstate(over="ignore"):
-        return numbers.astype(np.float32, order="C")
-
-
-def _numbers(name: str, given: Any) -> NDArray[Any]:
-    if isinstance(given, np.ndarray) or hasattr(given, "__dlpack__"):
-        kind = kind_of(given)
-        return kind.numbers(kind.opened(name, given))
-    try:
-        return NumPyArrays().numbers(np.asarray(given))
-    except (TypeError, ValueError, RuntimeError):
-        raise InvalidTypeError(
-            f"{name}: expected an array or a sequence of numbers, got {given!r}"
-        ) from None

@@ -8,16 +8,15 @@ from typing import Any
 from tvm_attention.arrays import ArrayKind, Shape, is_dense, memory_range
 from tvm_attention.call import Call
 from tvm_attention.errors import InvalidTypeError, InvalidValueError
-from tvm_attention.operands import Geometry
 
 
-def opened_out(kind: ArrayKind, out: Any, sizes: Geometry, inputs: tuple[Any, ...]) -> Any:
-    """``out`` as the kind reads it: of the result's shape and the query's dtype, writable, with a dense
+def opened_out(kind: ArrayKind, out: Any, expected: Shape, inputs: tuple[Any, ...]) -> Any:
+    """``out`` as the kind reads it: of the expected shape and the query's dtype, writable, with a dense
     last axis and memory of its own. Raises InvalidValueError or InvalidTypeError otherwise."""
     out = kind.opened("out", out)
     shape, strides = kind.shape(out), kind.strides(out)
-    if shape != sizes.out_shape:
-        raise InvalidValueError(f"out: expected shape {sizes.out_shape}, got {shape}")
+    if shape != expected:
+        raise InvalidValueError(f"out: expected shape {expected}, got {shape}")
     if kind.dtype(out) != kind.dtype(inputs[0]):
         raise InvalidTypeError(f"out: expected {kind.dtype(inputs[0])}, got {kind.dtype(out)}")
     if not is_dense(shape, strides):
