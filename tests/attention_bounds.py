@@ -25,11 +25,11 @@ def half_unit(values: Float64, dtype: str) -> Float64:
 
 
 def score_size(query: NDArray[Any], key: NDArray[Any], scale: float, *added: NDArray[Any]) -> float:
-    """The largest product of a query and a key, and the largest of each thing added to it."""
-    group = query.shape[1] // max(key.shape[1], 1)
-    keys = np.repeat(key.astype(np.float64), group, axis=1)
-    scores = scale * (query.astype(np.float64) @ keys.swapaxes(-1, -2))
-    return sum(float(np.max(np.abs(x[np.isfinite(x)]), initial=0.0)) for x in (scores, *added))
+    """How large a product of a query and a key may become on the way, and the largest of each thing
+    that is added to it."""
+    longest = [np.linalg.norm(x.astype(np.float64), axis=-1).max(initial=0.0) for x in (query, key)]
+    largest = (np.max(np.abs(x[np.isfinite(x)]), initial=0.0) for x in added)
+    return float(abs(scale) * longest[0] * longest[1] + sum(largest))
 
 
 def assert_near(
