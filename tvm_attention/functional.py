@@ -66,9 +66,9 @@ def attention(
         scale = check_scale(scale, 1)
     arrays = (mask, alibi_slopes, sinks, kv_lengths, out)
     plain = layout == "bhsd" and not return_lse and not return_weights
-    plain = plain and all(x is None for x in arrays)
+    plain = plain and all(x is None for x in arrays) and _comparable(causal, window, softcap)
     signature = ("attention", causal, window, softcap, scale)
-    if plain and type(window) in (tuple, type(None)):
+    if plain:
         result = _remembered.run(query, key, value, signature)
         if result is not None:
             return result
@@ -80,6 +80,17 @@ def attention(
     if plain and done.prepared is not None:
         _remembered.add(call.inputs, signature, done.prepared, done.out)
     return done.returned()
+
+
+def _comparable(causal: Any, window: Any, softcap: Any) -> bool:
+    """Whether equal options are the same call: 1.0 equals 1 but is no bound, arrays may change."""
+    if type(window) is tuple:
+        window = None if all(type(n) in (int, type(None)) for n in window) else window
+    return (
+        window is None
+        and (causal is None or type(causal) is str)
+        and (softcap is None or type(softcap) is float)
+    )
 
 
 def scaled_dot_product_attention(

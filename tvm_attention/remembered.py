@@ -115,7 +115,7 @@ class RememberedCalls:
         entry = self._entries.get(_numpy_signature(query, key, value, options))
         if entry is None or (entry.threads and self._pool.max_threads() != entry.threads):
             return None
-        out = np.empty_like(query) if entry.like_query else np.empty(entry.shape, np.float32)
+        out = np.empty_like(query) if entry.like_query else np.empty(entry.shape, query.dtype)
         arrays = (query, key, value, out)
         entry.prepared.run(*(x.__array_interface__["data"][0] for x in arrays))
         return out

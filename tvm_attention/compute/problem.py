@@ -85,7 +85,7 @@ class Problem:
 
     def query(self, b: Any, h: Any, row: Any, d: Any) -> Any:
         """Scaled element of a row, the last one repeated beyond the end."""
-        row = self.bounds.query_start(b) + tirx.min(row, self.bounds.queries(b) - 1)
+        row = self.bounds.query_start(b) + self.clamped_row(b, row)
         return self._query.at(tirx.const(0, "int64"), b, h, row, d) * self["scale_log2"]
 
     def key(self, b: Any, kv_head: Any, row: Any, d: Any) -> Any:
@@ -109,6 +109,10 @@ class Problem:
     def clamped(self, b: Any, key: Any) -> Any:
         """A key of the batch element, the last one beyond the end."""
         return tirx.min(key, self.bounds.keys(b) - 1)
+
+    def clamped_row(self, b: Any, row: Any) -> Any:
+        """A query row of the batch element, the last one beyond the end."""
+        return tirx.min(row, self.bounds.queries(b) - 1)
 
     def scale_of(self, name: str, b: Any, kv_head: Any, key: Any) -> Any:
         """Scale of a quantised key or value ("key_scale", "value_scale"); None where there is none."""

@@ -47,8 +47,10 @@ def _with_mask(p: Problem, b: Any, h: Any, row: Any, key: Any, score: Any) -> An
     w = p.workload
     assert w.mask is not None
     strides = [p[f"mask_{axis}_stride"] for axis in ("batch", "head", "row", "column")]
-    # A mask of the keys alone is one element for all queries of a vector.
-    index = offset_of((b, h, 0 if w.mask_per_key else row, key), strides)
+    # A mask of the keys alone is one element for all queries of a vector. Register tiles round up: beyond
+    # the last row and key there is no mask to read.
+    row = 0 if w.mask_per_key else p.clamped_row(b, row)
+    index = offset_of((b, h, row, p.clamped(b, key)), strides)
     stored = p.buffers["mask"][index]
     if w.mask == "bool":
         return tirx.Select(stored.equal(tirx.const(0, "uint8")), float32(_MASKED), score)
