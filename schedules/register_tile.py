@@ -44,9 +44,22 @@ def register_tile(
     against one strip of columns before the next strip, which keeps that strip in L1. ``notes`` annotate
     the loop over k. Returns the loops over row tiles and over column strips.
     """
-    result = sch.cache_write(sch.get_sblock(name), 0, "local")
-    row_tile, strip, k = _tile_under(sch, name, result, rows, vectors, lanes, columns_outer)
+    block = sch.get_sblock(name)
+    row, column, k = sch.get_loops(block)[-3:]
     annotate(sch, k, notes)
+    row_tile, row_in = sch.split(row, [None, rows])
+    strip, vector, lane = sch.split(column, [None, vectors, lanes])
+    outer = (strip, row_tile) if columns_outer else (row_tile, strip)
+    sch.reorder(*outer, k, row_in, vector, lane)
+    accumulator = sch.cache_write(block, 0, "local")
+    sch.reverse_compute_at(accumulator, outer[1], preserve_unit_loops=True)
+    copy_row, copy_column = sch.get_loops(accumulator)[-2:]
+    copy_vector, copy_lane = sch.split(copy_column, [None, lanes])
+    for loop in (copy_row, copy_vector, row_in, vector):
+        sch.unroll(loop)
+    sch.vectorize(copy_lane)
+    sch.vectorize(lane)
+    sch.decompose_reduction(block, k)
     return row_tile, strip
 
 
@@ -54,28 +67,13 @@ def register_tile_under(
     sch: Schedule, name: str, consumer: str, rows: int, vectors: int, lanes: int
 ) -> tuple[Any, Any]:
     """The same where an elementwise stage takes the product out of the accumulators."""
-    sch.set_scope(sch.get_sblock(name), 0, "local")
-    consumer_block = sch.get_sblock(consumer)
-    row_tile, strip, _ = _tile_under(sch, name, consumer_block, rows, vectors, lanes, False)
-    return row_tile, strip
-
-
-def _tile_under(
-    sch: Schedule,
-    name: str,
-    consumer: Any,
-    rows: int,
-    vectors: int,
-    lanes: int,
-    columns_outer: bool,
-) -> tuple[Any, Any, Any]:
-    row, column = sch.get_loops(consumer)[-2:]
+    row, column = sch.get_loops(sch.get_sblock(consumer))[-2:]
     row_tile, row_in = sch.split(row, [None, rows])
     strip, vector, lane = sch.split(column, [None, vectors, lanes])
-    outer = (strip, row_tile) if columns_outer else (row_tile, strip)
-    sch.reorder(*outer, row_in, vector, lane)
+    sch.reorder(row_tile, strip, row_in, vector, lane)
     product = sch.get_sblock(name)
-    sch.compute_at(product, outer[1], preserve_unit_loops=True)
+    sch.set_scope(product, 0, "local")
+    sch.compute_at(product, strip, preserve_unit_loops=True)
     product_row, product_column, k = sch.get_loops(product)[-3:]
     product_vector, product_lane = sch.split(product_column, [None, lanes])
     sch.reorder(k, product_row, product_vector, product_lane)
@@ -84,7 +82,7 @@ def _tile_under(
     sch.vectorize(lane)
     sch.vectorize(product_lane)
     sch.decompose_reduction(product, k)
-    return row_tile, strip, k
+    return row_tile, strip
 
 
 def annotate(sch: Schedule, loop: Any, notes: dict[str, int]) -> None:

@@ -21,12 +21,13 @@ def key_rows(p: Problem, pack: bool) -> Element:
         lambda m, h, row, d: _dequantised(p, "key", m, h, row, d),
         name="KP",
     )
-    return lambda b, h, key, d: KP[(*_memory(p, b, h), _row(p, b, key), d)]
+    return lambda b, h, key, d: KP[(*_memory(p, b, h), _row(p, b, p.clamped(b, key)), d)]
 
 
 def value_columns(p: Problem, pack: bool, width: int) -> Element:
     """``value(batch, kv_head, key, column)``, the last column repeated beyond the end; packed: stage VP,
-    strips of ``width`` columns, contiguous over the keys."""
+    strips of ``width`` columns, contiguous over the keys. Lowering lets the loops over keys run over those
+    there are: clamping here would cost an address computation in the innermost loop."""
 
     def column(c: Any) -> Any:
         return tirx.min(c, p.value_dim - 1)
@@ -58,4 +59,4 @@ def _memory(p: Problem, b: Any, h: Any) -> tuple[Any, Any]:
 
 
 def _row(p: Problem, b: Any, key: Any) -> Any:
-    return p.bounds.key_start(b) + p.clamped(b, key)
+    return p.bounds.key_start(b) + key

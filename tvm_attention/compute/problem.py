@@ -83,6 +83,11 @@ class Problem:
     def out_shape(self) -> tuple[Any, ...]:
         return (*self.outer, self["query_length"], self.value_dim)
 
+    @property
+    def some_keys(self) -> Any:
+        """The greatest number of keys, at least one: TVM guards what could be divided below zero."""
+        return tirx.max(self["key_length"], 1)
+
     def query(self, b: Any, h: Any, row: Any, d: Any) -> Any:
         """Scaled element of a row, the last one repeated beyond the end."""
         row = self.bounds.query_start(b) + self.clamped_row(b, row)
@@ -94,8 +99,8 @@ class Problem:
         return self._key.at(base, batch, kv_head, row, d)
 
     def value(self, b: Any, kv_head: Any, row: Any, c: Any) -> Any:
-        """Element of a batch element's value as stored, the last key's repeated beyond the end."""
-        base, batch, row = self._place("value", b, self.clamped(b, row))
+        """Element of a batch element's value as stored; the row must be one of its keys."""
+        base, batch, row = self._place("value", b, row)
         return self._value.at(base, batch, kv_head, row, c)
 
     def memory_row(self, name: str, batch: Any, kv_head: Any, row: Any, column: Any) -> Any:

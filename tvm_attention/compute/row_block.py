@@ -52,7 +52,7 @@ def row_block(p: Problem, tiles: RowBlockTiles) -> tirx.PrimFunc:
     # Columns round up to the register tile by repeating the last one: a clamped broadcast is free.
     columns = -(-p.value_dim // tiles.value_rows) * tiles.value_rows if along else p.value_dim
     value = value_columns(p, tiles.pack_value, tiles.value_rows if along else p.value_dim)
-    j3 = te.reduce_axis((0, p["key_length"]), "j3")
+    j3 = te.reduce_axis((0, p.some_keys), "j3")
 
     def term(b: Any, h: Any, qb: Any, row: Any, column: Any) -> tuple[Any, Any]:
         c, i = (row, column) if along else (column, row)
@@ -64,7 +64,7 @@ def row_block(p: Problem, tiles: RowBlockTiles) -> tirx.PrimFunc:
 
     shape = (columns, block) if along else (block, columns)
     OT = te.compute((*softmax.outer, *shape), product, name="OT")
-    j5 = te.reduce_axis((0, p["key_length"]), "j5")
+    j5 = te.reduce_axis((0, p.some_keys), "j5")
 
     def term_again(b: Any, h: Any, qb: Any, row: Any, column: Any) -> tuple[Any, Any]:
         c, i = (row, column) if along else (column, row)
@@ -103,7 +103,7 @@ def _softmax(p: Problem, tiles: RowBlockTiles) -> _Softmax:
     )
     key = key_rows(p, tiles.pack_key)
     d = te.reduce_axis((0, p.head_dim), "d")
-    shape = (*outer, ceil_div(p["key_length"], tile), tile, block)
+    shape = (*outer, ceil_div(p.some_keys, tile), tile, block)
     ST = te.compute(
         shape,
         lambda b, h, qb, kt, kk, i: te.sum(
@@ -122,14 +122,14 @@ def _softmax(p: Problem, tiles: RowBlockTiles) -> _Softmax:
     def score(b: Any, h: Any, qb: Any, j: Any, i: Any) -> Any:
         return SC[b, h, qb, tirx.floordiv(j, tile), tirx.floormod(j, tile), i]
 
-    j1, j2 = (te.reduce_axis((0, p["key_length"]), f"j{n}") for n in (1, 2))
+    j1, j2 = (te.reduce_axis((0, p.some_keys), f"j{n}") for n in (1, 2))
     M = te.compute(
         (*outer, block),
         lambda b, h, qb, i: te.max(score(b, h, qb, j1, i), axis=j1),
         name="M",
     )
     P = te.compute(
-        (*outer, p["key_length"], block),
+        (*outer, p.some_keys, block),
         lambda b, h, qb, j, i: weight(p, score(b, h, qb, j, i), M[b, h, qb, i]),
         name="P",
     )

@@ -163,7 +163,7 @@ def _values(
         b, h, sp, r, c = index
         key = places.key(b, sp, jo, ji)
         weight_of, scale = P[b, h, sp, r, jo, ji], p.scale_of("value_scale", b, h, key)
-        return weight_of if scale is None else weight_of * scale, p.value(b, h, key, c)
+        return weight_of if scale is None else weight_of * scale, p.value(b, h, p.clamped(b, key), c)
 
     summed, again = axes(""), axes("x")
 
