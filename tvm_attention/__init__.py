@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     )
     from tvm_attention.functional import attention, scaled_dot_product_attention
     from tvm_attention.kernel import Kernel, KernelSource
+    from tvm_attention.kv_cache import KVCache, PagedKVCache, paged_attention, quantise
+    from tvm_attention.multi_head import MultiHeadAttention
     from tvm_attention.runtime import Explanation, explain, load
     from tvm_attention.target import HardwareTarget, detect_target
     from tvm_attention.tuning import TuningOutcome, TuningProgress, TuningResult, tune
+    from tvm_attention.varlen import attention_varlen
     from tvm_attention.workload import AttentionWorkload
 
 __version__ = "0.1.0"
@@ -34,9 +37,12 @@ __all__ = [
     "HardwareTarget",
     "InvalidTypeError",
     "InvalidValueError",
+    "KVCache",
     "Kernel",
     "KernelBuildError",
     "KernelSource",
+    "MultiHeadAttention",
+    "PagedKVCache",
     "TuningError",
     "TuningLogError",
     "TuningLogWarning",
@@ -45,9 +51,12 @@ __all__ = [
     "TuningResult",
     "UnsupportedError",
     "attention",
+    "attention_varlen",
     "detect_target",
     "explain",
     "load",
+    "paged_attention",
+    "quantise",
     "scaled_dot_product_attention",
     "tune",
 ]
@@ -59,9 +68,12 @@ _MODULES = {
     ),
     "functional": ("attention", "scaled_dot_product_attention"),
     "kernel": ("Kernel", "KernelSource"),
+    "kv_cache": ("KVCache", "PagedKVCache", "paged_attention", "quantise"),
+    "multi_head": ("MultiHeadAttention",),
     "runtime": ("Explanation", "explain", "load"),
     "target": ("HardwareTarget", "detect_target"),
     "tuning": ("TuningOutcome", "TuningProgress", "TuningResult", "tune"),
+    "varlen": ("attention_varlen",),
     "workload": ("AttentionWorkload",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -10,7 +10,7 @@ from tvm_attention.call import Call
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.operands import geometry, opened_inputs
 from tvm_attention.options import opened_options
-from tvm_attention.outputs import no_keys, opened_out
+from tvm_attention.outputs import no_keys, no_queries, opened_out
 from tvm_attention.prepared import PreparedCall
 from tvm_attention.runtime import load
 
@@ -110,8 +110,10 @@ def _empty(o: Opened) -> Any:
 
 
 def _compute(o: Opened, output: str, out: Any, lse: Any = None) -> PreparedCall | None:
-    sizes = o.call.sizes
+    sizes, prepared = o.call.sizes, None
     if sizes.empty or sizes.key_length == 0:
         no_keys(o.kind, o.call, out, lse)
-        return None
-    return load(o.call.workload(output)).compute(o.kind, o.call, o.inputs, out, lse)
+    else:
+        prepared = load(o.call.workload(output)).compute(o.kind, o.call, o.inputs, out, lse)
+    no_queries(o.call, out, lse)
+    return prepared

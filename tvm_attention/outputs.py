@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
+from tvm_attention.arguments import RAGGED_FIELDS
 from tvm_attention.arrays import ArrayKind, Shape, is_dense, memory_range
 from tvm_attention.call import Call
 from tvm_attention.errors import InvalidTypeError, InvalidValueError
@@ -59,3 +62,15 @@ def no_keys(kind: ArrayKind, call: Call, out: Any, lse: Any) -> None:
     if sinks is not None:
         heads = kind.numbers(lse)  # a view: float32 on the processor
         heads[...] = sinks[:, None] if heads.ndim == 3 else sinks[0]
+
+
+def no_queries(call: Call, out: Any, lse: Any) -> None:
+    """Zeros, and minus infinity as log-sum-exp, in rows (batch, heads, rows) beyond the queries of a batch
+    element, which kernels leave alone."""
+    if call.ragged is None:
+        return
+    queries = call.ragged[:, RAGGED_FIELDS.index("queries")]
+    for b in np.flatnonzero(queries < call.sizes.query_length).tolist():
+        out[b, :, int(queries[b]) :] = 0.0
+        if lse is not None:
+            lse[b, :, int(queries[b]) :] = -math.inf

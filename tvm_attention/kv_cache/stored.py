@@ -1,0 +1,124 @@
+"""Attention of a query over keys and values that are stored, each batch element's to its own length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tvm_attention.arrays import ArrayKind, kind_of
+from tvm_attention.attend import Opened, attend
+from tvm_attention.call import Call, Pages, Scales
+from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
+from tvm_attention.operands import Geometry, geometry
+from tvm_attention.options import Options, opened_options
+from tvm_attention.small_arrays import whole_numbers
+from tvm_attention.workload import DTYPES
+
+LAYOUTS = ("bhsd", "bshd")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """``lengths`` (batch,) int64 of ``key`` and ``value`` (batch, kv heads, rows, dim), or, with ``pages``,
+    (number of pages, kv heads, rows of a page, dim), last axis dense."""
+
+    key: Any
+    value: Any
+    lengths: NDArray[np.int64]
+    pages: Pages | None = None
+    scales: Scales | None = None
+
+
+def attend_stored(
+    query: Any,
+    stored: Stored,
+    *,
+    causal: str | None,
+    query_lengths: Any,
+    layout: str,
+    return_lse: bool,
+    out: Any,
+    **options: Any,
+) -> Any:
+    """What the caches' ``attend`` return, and raise, for a query (batch, heads, rows, dim)."""
+    kind, inputs = _opened_arrays(query, stored, layout)
+    longest = int(stored.lengths.max(initial=0))
+    shapes = [kind.shape(x) for x in inputs]
+    batch = len(stored.lengths)
+    sizes = geometry(
+        shapes[0], *((batch, s[1], longest, s[3]) for s in shapes[1:]), enable_gqa=True
+    )
+    queries = _query_lengths(query_lengths, sizes)
+    if causal == "bottom_right" and sizes.query_length <= 1:
+        causal = None  # one query, which stands at the last key, sees all anyway
+    dtype = kind.dtype(inputs[0])
+    checked = opened_options(kind, sizes, query_dtype=dtype, causal=causal, **options)
+    call = _call(sizes, checked, dtype, stored, queries)
+    if stored.pages is None:
+        inputs = (inputs[0], inputs[1][:, :, :longest], inputs[2][:, :, :longest])
+    opened = Opened(query, kind, inputs, call, layout == "bshd")
+    return attend(opened, out=out, return_lse=return_lse).returned()
+
+
+def check_layout(layout: Any) -> None:
+    if layout not in LAYOUTS:
+        raise InvalidValueError(
+            f"layout: expected {' or '.join(map(repr, LAYOUTS))}, got {layout!r}"
+        )
+
+
+def _opened_arrays(query: Any, stored: Stored, layout: str) -> tuple[ArrayKind, tuple[Any, ...]]:
+    check_layout(layout)
+    kind = kind_of(query)
+    first = kind.opened("query", query)
+    if len(kind.shape(first)) != 4:
+        raise InvalidValueError(f"query: expected 4 axes, got shape {kind.shape(first)}")
+    if layout == "bshd":
+        first = kind.swapped_heads(first)
+    key, value = kind.opened("stored keys", stored.key), kind.opened("stored values", stored.value)
+    dtype, own = kind.dtype(first), kind.dtype(key)
+    wanted = (own,) if stored.scales is None else DTYPES
+    if stored.scales is None and own not in DTYPES:
+        raise UnsupportedError(f"stored keys: expected {' or '.join(DTYPES)}, got {own}")
+    if kind.dtype(value) != own:
+        raise InvalidTypeError(f"stored values: expected {own} like keys, got {kind.dtype(value)}")
+    if dtype not in wanted:
+        raise InvalidTypeError(f"query: expected {' or '.join(wanted)}, got {dtype}; convert it")
+    return kind, (first, key, value)
+
+
+def _query_lengths(given: Any, sizes: Geometry) -> NDArray[np.int64] | None:
+    if given is None:
+        return None
+    return new_lengths("query_lengths", given, sizes.batch, sizes.query_length)
+
+
+def new_lengths(name: str, given: Any, batch: int, most: int) -> NDArray[np.int64]:
+    """(batch,) numbers from 0 to ``most``. Raises InvalidTypeError or InvalidValueError."""
+    lengths = whole_numbers(name, given)
+    if lengths.shape != (batch,):
+        raise InvalidValueError(f"{name}: expected shape {(batch,)}, got {lengths.shape}")
+    if ((lengths < 0) | (lengths > most)).any():
+        raise InvalidValueError(f"{name}: expected 0 to {most}, got {lengths}")
+    return lengths.astype(np.int64)
+
+
+def _call(
+    sizes: Geometry,
+    options: Options,
+    dtype: str,
+    stored: Stored,
+    queries: NDArray[np.int64] | None,
+) -> Call:
+    ragged = None
+    same = queries is None and (stored.lengths == sizes.key_length).all()
+    if not same or stored.pages is not None:
+        ragged = np.zeros((sizes.batch, 4), np.int32)
+        ragged[:, 1] = sizes.query_length if queries is None else queries
+        ragged[:, 3] = stored.lengths
+    return Call(
+        sizes, options, dtype, sizes.batch, sizes.key_length, ragged, stored.pages, stored.scales
+    )
