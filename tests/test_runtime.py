@@ -106,11 +106,13 @@ def test_new_records_are_seen_once_the_old_choice_is_forgotten() -> None:
 
 
 def test_a_record_of_a_lower_level_serves() -> None:
-    candidate = other_candidate(SMALL, detect_target())
-    record = record_of(candidate, named_target(runnable_levels()[0]))
+    """Its kernel is built for that level: the tiles of four lanes are none of a wider machine's."""
+    level = named_target(runnable_levels()[0])
+    record = record_of(other_candidate(SMALL, level), level)
     write_user_log(record)
     kernel = load(SMALL)
     assert kernel.source.record == record
+    assert kernel.source.level == level.isa
     computes(kernel)
 
 

@@ -34,12 +34,14 @@ _MOST_WORKSPACE = 1 << 33  # bytes: kernels count its float32 elements by 32-bit
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """Where a kernel's schedule came from: ``record`` is None for the default schedule."""
+    """Where a kernel's schedule came from: ``record`` is None for the default schedule. ``level`` is the
+    instruction-set level it is built for, where the record's is lower than the machine's."""
 
     candidate: Candidate
     record: TuningRecord | None
     rung: str
     reasons: tuple[str, ...]
+    level: str | None = None
 
     @property
     def kind(self) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
 from tvm_attention import environment
 from tvm_attention.compiler import CompiledKernel, kernel_key, load_kernel
@@ -13,7 +15,7 @@ from tvm_attention.errors import InvalidTypeError
 from tvm_attention.kernel import Kernel, KernelSource
 from tvm_attention.operands import check_threads
 from tvm_attention.schedules import Candidate, schedules_for
-from tvm_attention.target import HardwareTarget, check_runnable, detect_target
+from tvm_attention.target import HardwareTarget, check_runnable, cut_down, detect_target
 from tvm_attention.workload import AttentionWorkload, feature_text
 
 _lock = threading.RLock()
@@ -82,7 +84,8 @@ def load(
             kernel = _kernels.get(key)
             if kernel is None:
                 source = select(workload, hardware)
-                compiled = _compiled(workload, hardware, source.candidate)
+                built_for = hardware if source.level is None else cut_down(hardware, source.level)
+                compiled = _compiled(workload, built_for, source.candidate)
                 kernel = _kernels[key] = Kernel(workload, source, compiled, threads)
     return kernel
 
@@ -115,21 +118,36 @@ def explain(workload: AttentionWorkload, target: str | HardwareTarget | None = N
 
 def select(workload: AttentionWorkload, target: HardwareTarget) -> KernelSource:
     """The candidate to build: of the best matching record, else the default schedule's."""
-    schedules = schedules_for(target)
-    machine = schedules.machine_parameters(target)
-    space = schedules.design_space(workload, machine)
 
     def legal(record: TuningRecord) -> str | None:
+        schedules, machine = _machine(_level(record, target))
+        space = schedules.design_space(workload, machine)
         refusal: str | None = space.refusal(Candidate.of(record.variant, record.decisions))
         return refusal
 
     found: Match = match(workload, target, _read_logs(), legal=legal, expression=EXPRESSION_DIGEST)
     record = found.record
     if record is None:
+        schedules, machine = _machine(target)
         candidate = schedules.default_candidate(workload, machine)
-    else:
-        candidate = Candidate.of(record.variant, record.decisions)
-    return KernelSource(candidate, record, found.rung, found.reasons)
+        return KernelSource(candidate, None, found.rung, found.reasons)
+    candidate = Candidate.of(record.variant, record.decisions)
+    level = _level(record, target)
+    return KernelSource(
+        candidate, record, found.rung, found.reasons, None if level is target else level.isa
+    )
+
+
+def _machine(target: HardwareTarget) -> tuple[ModuleType, Any]:
+    schedules = schedules_for(target)
+    return schedules, schedules.machine_parameters(target)
+
+
+def _level(record: TuningRecord, target: HardwareTarget) -> HardwareTarget:
+    """The target, cut down to the level of a record that was tuned for a lower one: its tiles are
+    sized for that level's registers, and what was measured is what should run."""
+    isa = record.hardware["isa"]
+    return target if isa == target.isa else cut_down(target, isa)
 
 
 def _read_logs() -> list[TuningLog]:

@@ -27,7 +27,8 @@ def modified(p: Problem, b: Any, h: Any, row: Any, key: Any, score: Any) -> Any:
     if w.softcap:
         score = p["softcap_log2"] * tanh(score / p["softcap_log2"])
     if w.alibi:
-        distance = tirx.Cast("float32", tirx.abs(row + p.bounds.offset(b) - key))
+        apart = row + p.bounds.offset(b) - key
+        distance = tirx.Cast("float32", tirx.max(apart, -apart))  # tirx.abs goes lane by lane
         score = score - p.buffers["slopes"][b * p["query_heads"] + h] * float32(LOG2_E) * distance
     if w.mask is not None:
         score = _with_mask(p, b, h, row, key, score)
