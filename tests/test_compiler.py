@@ -47,6 +47,8 @@ def test_a_kernel_serves_all_that_is_an_argument() -> None:
     assert kernel_key(WORKLOAD, replace(TARGET, cores=64, model="other"), CANDIDATE) == key
     causal = (replace(WORKLOAD, causal=kind) for kind in ("top_left", "bottom_right"))
     assert len({kernel_key(w, TARGET, CANDIDATE) for w in causal}) == 1
+    windows = (replace(WORKLOAD, window=sides) for sides in ((0, 0), (-1, 7), (500, -1)))
+    assert len({kernel_key(w, TARGET, CANDIDATE) for w in windows}) == 1
 
 
 def test_the_key_changes_with_all_that_is_compiled_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,9 +64,14 @@ def test_the_key_changes_with_all_that_is_compiled_in(monkeypatch: pytest.Monkey
         kernel_key(WORKLOAD, named_target("zen4"), CANDIDATE),
         kernel_key(WORKLOAD, cut_down, CANDIDATE),
     ]
-    other_dtype = replace(WORKLOAD)
-    object.__setattr__(other_dtype, "dtype", "bfloat16")  # no workload has another dtype yet
-    keys.append(kernel_key(other_dtype, TARGET, CANDIDATE))
+    masked = {"mask": "float32", "mask_per_key": True}
+    for options in (
+        {"dtype": "bfloat16"}, {"dtype": "float16"}, {"kv_dtype": "int8"}, {"window": (1, 2)},
+        {"mask": "bool"}, {"mask": "float32"}, masked, {"softcap": True}, {"alibi": True},
+        {"sinks": True}, {"ragged": True}, {"paged": True}, {"output": "weights"},
+        {"output": "attention_and_lse"},
+    ):  # fmt: skip
+        keys.append(kernel_key(replace(WORKLOAD, **options), TARGET, CANDIDATE))
     for name, value in (("EXPRESSION_DIGEST", "f" * 16), ("_FORMAT", 0)):
         with monkeypatch.context() as changed:
             changed.setattr(compiler, name, value)

@@ -9,6 +9,7 @@ import pytest
 from attention_cases import (
     LAYOUTS,
     Guarded,
+    allowed_error,
     assert_right,
     inputs,
     kernel_of,
@@ -16,40 +17,20 @@ from attention_cases import (
     poisoned,
     runnable_levels,
 )
+from attention_variants import (
+    PREFILL,
+    VARIANTS,
+    check_legal,
+    decode_candidate,
+    lanes_of,
+    prefill_candidate,
+)
 
-from tvm_attention.schedules import Candidate, schedules_for
-from tvm_attention.target import HardwareTarget, detect_target
+from tvm_attention.schedules import Candidate
+from tvm_attention.target import detect_target
 from tvm_attention.workload import AttentionWorkload
 
 CAUSAL = (None, "top_left", "bottom_right")
-PREFILL = ("row_block keys", "row_block values", "blocks_and_merge", "blocks_and_merge packed",
-           "streaming", "streaming packed")  # fmt: skip
-
-
-def prefill_candidate(name: str, lanes: int, value_dim: int) -> Candidate:
-    """Small tiles, so that short lengths cross all their edges."""
-    tile = {
-        "query_block": 2 * lanes, "score_rows": 6, "score_vectors": 2, "value_rows": 4,
-        "value_vectors": 2, "value_columns_outer": 1,
-    }  # fmt: skip
-    variant, _, kind = name.partition(" ")
-    if variant != "row_block":
-        decisions = tile | {"key_block": 96, "pack_value": int(kind == "packed")}
-    elif kind == "keys":
-        decisions = tile | {"queries_along_lanes": 1, "value_rows": min(5, value_dim)}
-    else:
-        decisions = tile | {"queries_along_lanes": 0}
-    return Candidate.of(variant, decisions)
-
-
-def check_legal(workload: AttentionWorkload, target: HardwareTarget, candidate: Candidate) -> None:
-    schedules = schedules_for(target)
-    space = schedules.design_space(workload, schedules.machine_parameters(target))
-    assert space.refusal(candidate) is None
-
-
-def lanes_of(target: HardwareTarget) -> int:
-    return int(schedules_for(target).machine_parameters(target).lanes)
 
 
 @pytest.mark.parametrize("causal", CAUSAL)
@@ -118,12 +99,6 @@ FOLDED = {
 }
 
 
-def decode_candidate(rows: int) -> Candidate:
-    return Candidate.of(
-        "split_kv", {"score_keys": 2, "value_rows": min(rows, 2), "value_vectors": 2, "streams": 2}
-    )
-
-
 def decode_case(group: int, queries: int, keys: int, causal: str | None) -> AttentionWorkload:
     return AttentionWorkload(
         head_dim=48, value_dim=64, causal=causal, batch=2, query_heads=3 * group, kv_heads=3,
@@ -159,9 +134,6 @@ def test_decode_at_every_instruction_set_level(rows: int, level: str) -> None:
     out = poisoned((*q.shape[:3], 64))
     kernel_of(case, decode_candidate(rows), target)(q, k, v, out)
     assert_right(out, q, k, v, causal="bottom_right")
-
-
-VARIANTS = (*PREFILL, "split_kv")
 
 
 def edge_case(name: str, causal: str | None) -> tuple[AttentionWorkload, Candidate]:
@@ -217,14 +189,8 @@ def spoil_a_query(name: str, causal: str | None, bits: int) -> None:
 @pytest.mark.parametrize("causal", [None, "bottom_right"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_nan_in_a_query_spoils_its_row_alone(name: str, causal: str | None) -> None:
-    for bits in (0x7FC00000, 0xFFC00000):
+    for bits in (0x7FC00000, 0xFFC00000, 0x7FC00001, 0x7F800001, 0xFFFFFFFF):
         spoil_a_query(name, causal, bits)
-
-
-@pytest.mark.xfail(strict=True, reason="exp2 of a NaN whose low bits are set is a number")
-@pytest.mark.parametrize("name", ["row_block keys", "row_block values", "split_kv"])
-def test_a_nan_with_other_bits_in_a_query_spoils_its_row(name: str) -> None:
-    spoil_a_query(name, None, 0x7FC00001)
 
 
 @pytest.mark.parametrize("operand", ["key", "value"])
@@ -239,20 +205,19 @@ def test_a_nan_in_a_key_or_value_reaches_the_rows_that_see_it(name: str, operand
     assert_right(out[:, :1], q[:, :1], k[:, :1], v[:, :1], causal="bottom_right")
 
 
-IN_VALUES = pytest.mark.xfail(
-    strict=True, reason="a weight of zero times a value that is not finite is NaN, not zero"
-)
-
-
-@pytest.mark.parametrize("operand", ["key", pytest.param("value", marks=IN_VALUES)])
+@pytest.mark.parametrize("operand", ["key", "value"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_what_lies_in_the_future_does_not_matter(name: str, operand: str) -> None:
     case, candidate = edge_case(name, "bottom_right")
     kernel = kernel_of(case, candidate)
+    q, k, v = inputs(case)
+    whole = poisoned((1, 2, 4, 64))
+    kernel(q, k, v, whole)
+    assert_right(whole, q, k, v, causal="bottom_right")
     for bad in (np.nan, np.inf, -np.inf):
-        q, k, v = inputs(case)
-        whole, out = poisoned((1, 2, 4, 64)), poisoned((1, 2, 4, 64))
-        kernel(q, k, v, whole)
-        (k if operand == "key" else v)[..., -1, :] = bad  # seen by the last query alone
-        kernel(q, k, v, out)
-        np.testing.assert_array_equal(out[:, :, :3], whole[:, :, :3])
+        spoiled, out = (k if operand == "key" else v).copy(), poisoned((1, 2, 4, 64))
+        spoiled[..., -1, :] = bad  # seen by the last query alone
+        kernel(q, *((spoiled, v) if operand == "key" else (k, spoiled)), out)
+        # A sum with a NaN is made again, in another order.
+        limit = allowed_error(v)
+        np.testing.assert_allclose(out[:, :, :3], whole[:, :, :3], rtol=0, atol=limit)

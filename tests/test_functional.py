@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from attention_cases import Array, assert_right, query_key_value, unit_normal
 
-from tvm_attention import AttentionError, functional, scaled_dot_product_attention
+from tvm_attention import AttentionError, scaled_dot_product_attention
+from tvm_attention import attend as attend_module
 from tvm_attention.prepared import PreparedCall
 
 torch = pytest.importorskip("torch")
@@ -25,7 +26,7 @@ def no_call(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a kernel was asked for")
 
     monkeypatch.setattr(PreparedCall, "run", refuse)
-    monkeypatch.setattr(functional, "load", refuse)
+    monkeypatch.setattr(attend_module, "load", refuse)
 
 
 Q, K, V = query_key_value()
@@ -44,17 +45,20 @@ BAD_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str
     "long head": ((unit_normal(2, 513),) * 3, {}, NOT_COMPUTED, "at most 512, got 513"),
     "long value": ((Q[0, 0], K[0, 0], unit_normal(20, 513)), {}, NOT_COMPUTED, "512, got 513"),
     "double": ((Q.astype("f8"), K.astype("f8"), V.astype("f8")), {}, NOT_COMPUTED, "got float64"),
-    "half": ((Q.astype("f2"), K.astype("f2"), V.astype("f2")), {}, NOT_COMPUTED, "got float16"),
     "integers": ((Q.astype("i4"), K.astype("i4"), V.astype("i4")), {}, TypeError, "got int32"),
-    "truths": ((Q > 0, K > 0, V > 0), {}, TypeError, "float32, got bool"),
-    "complex": ((Q + 0j, K + 0j, V + 0j), {}, TypeError, "float32, got complex64"),
+    "truths": ((Q > 0, K > 0, V > 0), {}, TypeError, "bfloat16, got bool"),
+    "complex": ((Q + 0j, K + 0j, V + 0j), {}, TypeError, "bfloat16, got complex64"),
     "byte order": ((Q.astype(">f4"), K, V), {}, TypeError, "one, got query >f4, key float32"),
     "one half": ((Q, K, V.astype("f2")), {}, TypeError, "value float16"),
     "lists": ((Q.tolist(), K.tolist(), V.tolist()), {}, TypeError, "a NumPy array.*got list"),
     "nothing": ((None, K, V), {}, TypeError, "a NumPy array.*got NoneType"),
     "other kinds": ((Q, torch.from_numpy(K), V), {}, TypeError, r"like the query, got torch"),
     "kinds of torch": ((torch.from_numpy(Q), K, V), {}, TypeError, "like the query, got numpy"),
-    "mask": ((Q, K, V, np.ones((12, 20), bool)), {}, NOT_COMPUTED, "None, masks are not computed"),
+    "mask": ((Q, K, V, np.ones((12, 21), bool)), {}, ValueError, r"broadcasts to .*got \(12, 21\)"),
+    "mask of int": ((Q, K, V, np.ones((12, 20), int)), {}, TypeError, "bool .*got int64"),
+    "mask of double": ((Q, K, V, np.ones((12, 20))), {}, TypeError, "float32 .*got float64"),
+    "mask of half": ((Q, K, V, np.ones((12, 20), "f2")), {}, TypeError, "float32 .*got float16"),
+    "mask of torch": ((Q, K, V, torch.ones(12, 20).bool()), {}, TypeError, "like the query, got"),
     "dropout": ((Q, K, V), {"dropout_p": 0.1}, NOT_COMPUTED, r"inference only, got 0\.1"),
     "dropout below 0": ((Q, K, V), {"dropout_p": -0.1}, ValueError, r"0 to 1, got -0\.1"),
     "dropout above 1": ((Q, K, V), {"dropout_p": 1.5}, ValueError, r"0 to 1, got 1\.5"),

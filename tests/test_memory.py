@@ -7,10 +7,10 @@ import mmap
 import numpy as np
 import pytest
 from attention_cases import Array, Guarded, assert_right, query_key_value, unit_normal
+from attention_variants import prepared
 from numpy.lib.stride_tricks import as_strided
 
 from tvm_attention import UnsupportedError, load
-from tvm_attention.operands import geometry
 from tvm_attention.workload import AttentionWorkload
 
 
@@ -23,9 +23,8 @@ def test_the_workspace_of_a_long_call_is_at_most_the_values(
         head_dim=64, query_heads=8, query_length=32768, key_length=32768, causal=causal
     )
     shape = (1, 8, 32768, 64)
-    sizes = geometry(shape, shape, shape, enable_gqa=False)
     strides = ((8 * 32768 * 64, 32768 * 64, 64, 1),) * 4
-    needed = load(workload, target).prepare(sizes, strides, 0.125).workspace_bytes
+    needed = prepared(load(workload, target), (shape,) * 4, strides).workspace_bytes
     assert needed <= 1.1 * 4 * 8 * 32768 * 64  # packed values: tiles round up
 
 

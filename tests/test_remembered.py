@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from attention_cases import Array, assert_right, query_key_value
 
-from tvm_attention import functional, load, remembered, scaled_dot_product_attention
+from tvm_attention import attend as attend_module
+from tvm_attention import attention, functional, load, remembered, scaled_dot_product_attention
 from tvm_attention import kernel as kernel_module
+from tvm_attention.dtypes import numpy_dtype
 from tvm_attention.workload import AttentionWorkload
 
 torch = pytest.importorskip("torch")
@@ -41,10 +43,10 @@ def no_checks() -> Iterator[Callable[[], None]]:
         raise Checked
 
     def switch() -> None:
-        if functional.kind_of is refuse:
+        if attend_module.kind_of is refuse:
             patch.undo()
         else:
-            patch.setattr(functional, "kind_of", refuse)
+            patch.setattr(attend_module, "kind_of", refuse)
             patch.setattr(kernel_module, "kind_of", refuse)
 
     yield switch
@@ -237,3 +239,58 @@ def test_a_kernel_of_a_number_of_threads_keeps_it(
         following(*arrays)
     with pytest.raises(Checked):
         fixed(*arrays, scale=0.5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_repeated_results_have_the_type_of_the_first(dtype: str) -> None:
+    arrays = [x.astype(numpy_dtype(dtype)) for x in query_key_value()]  # of other value columns
+    tensors = [torch.from_numpy(x).to(getattr(torch, dtype)) for x in query_key_value()]
+    for these in (arrays, tensors):
+        first, second = (scaled_dot_product_attention(*these) for _ in range(2))
+        assert first.dtype == second.dtype == these[0].dtype
+        assert bytes(memory_of(first)) == bytes(memory_of(second))
+
+
+def memory_of(array: Any) -> Array:
+    tensor = isinstance(array, torch.Tensor)
+    numbers: Array = array.view(torch.int16).numpy() if tensor else array.view(np.int16)
+    return numbers
+
+
+SEEN_BEFORE: list[dict[str, Any]] = [
+    {}, {"window": (1, 2)}, {"window": (1, -1), "softcap": 2.0}, {"causal": "bottom_right"},
+    {"causal": "top_left", "window": (3, 0)}, {"softcap": 2.0}, {"scale": 0.5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrap", KINDS)
+def test_repeated_calls_of_attention_skip_the_checks(
+    wrap: Wrap, no_checks: Callable[[], None]
+) -> None:
+    arrays = [wrap(x) for x in query_key_value()]
+    expected = [np.asarray(attention(*arrays, **o)).copy() for o in SEEN_BEFORE]
+    assert len({x.tobytes() for x in expected}) == len(SEEN_BEFORE)
+    no_checks()
+    for options, result in zip(SEEN_BEFORE, expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(attention(*arrays, **options)), result)
+
+
+@pytest.mark.parametrize("wrap", KINDS)
+def test_options_that_equal_others_are_looked_at(wrap: Wrap) -> None:
+    """1.0 and True equal 1, an array is itself whatever becomes of it, and a list has no hash."""
+    arrays = [wrap(x) for x in query_key_value()]
+    attention(*arrays, window=(1, 2))
+    for window in ((1.0, 2), (True, 2)):
+        with pytest.raises(TypeError, match="window: expected whole numbers"):
+            attention(*arrays, window=window)
+    with pytest.raises(TypeError, match="causal: expected None"):
+        attention(*arrays, causal=["top_left"])
+    as_list = np.asarray(attention(*arrays, window=[1, 2]))
+    np.testing.assert_array_equal(as_list, np.asarray(attention(*arrays, window=(1, 2))))
+    for cap in (np.array(2.0), torch.tensor(2.0)):
+        capped = np.asarray(attention(*arrays, softcap=cap)).copy()
+        np.testing.assert_array_equal(capped, np.asarray(attention(*arrays, softcap=2.0)))
+        cap[...] = 0.5
+        again = np.asarray(attention(*arrays, softcap=cap))
+        np.testing.assert_array_equal(again, np.asarray(attention(*arrays, softcap=0.5)))
+        assert not np.array_equal(again, capped)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -91,11 +92,11 @@ def test_enumeration_holds_exactly_the_legal_candidates() -> None:
 
 GOOD = {
     "query_block": 32, "score_rows": 6, "score_vectors": 2, "value_rows": 4, "value_vectors": 2,
-    "value_columns_outer": 0, "queries_along_lanes": 0,
+    "value_columns_outer": 0, "queries_along_lanes": 0, "pack_key": 0, "pack_value": 0,
 }  # fmt: skip
 KEY_BLOCKS = {
     "query_block": 32, "key_block": 96, "score_rows": 6, "score_vectors": 2, "value_rows": 4,
-    "value_vectors": 2, "value_columns_outer": 0, "pack_value": 1,
+    "value_vectors": 2, "value_columns_outer": 0, "pack_key": 0, "pack_value": 1,
 }  # fmt: skip
 
 
@@ -127,6 +128,26 @@ def test_refusals(variant: str, decisions: dict[str, int], why: str) -> None:
     refusal = space.refusal(Candidate.of(variant, decisions))
     assert refusal is not None
     assert why in refusal
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_converted_once(dtype: str) -> None:
+    w = replace(workload_of_class("medium", 64, 64), dtype=dtype)
+    space = space_of(w, named_target("x86-64-v3"))
+    for candidate in (Candidate.of("row_block", GOOD), Candidate.of("streaming", KEY_BLOCKS)):
+        assert "pack them" in (space.refusal(candidate) or "")
+        assert space.refusal(candidate.replace(pack_key=1)) is None
+    along = Candidate.of("row_block", GOOD | {"pack_key": 1, "queries_along_lanes": 1})
+    assert "pack them" in (space.refusal(along) or "")
+    weights = space_of(replace(w, output="weights"), named_target("x86-64-v3"))
+    assert set(weights.variants) == {"weights"}
+    tile = Candidate.of(
+        "weights", {"query_block": 32, "score_rows": 6, "score_vectors": 2, "pack_key": 0}
+    )
+    assert "pack them" in (weights.refusal(tile) or "")
+    assert weights.refusal(tile.replace(pack_key=1)) is None
+    assert "does not divide" in (weights.refusal(tile.replace(pack_key=1, score_vectors=3)) or "")
+    assert "does not fit" in (weights.refusal(tile.replace(pack_key=1, score_rows=16)) or "")
 
 
 def test_the_refusals_have_a_legal_neighbour() -> None:

@@ -107,8 +107,7 @@ def opened_inputs(kind: ArrayKind, query: Any, key: Any, value: Any) -> tuple[An
             f"dtype: expected one, got query {dtypes[0]}, key {dtypes[1]}, value {dtypes[2]}"
         )
     if dtypes[0] not in DTYPES:
-        floating = dtypes[0] in ("float16", "bfloat16", "float64")
-        error = UnsupportedError if floating else InvalidTypeError
+        error = UnsupportedError if dtypes[0] == "float64" else InvalidTypeError
         raise error(f"dtype: expected {' or '.join(DTYPES)}, got {dtypes[0]}; convert the inputs")
     return inputs
 
