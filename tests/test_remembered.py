@@ -214,11 +214,11 @@ def test_subclasses_are_not_taken_for_plain_arrays(no_checks: Callable[[], None]
 
 
 def test_the_memory_of_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "_MOST_CALLS", 3)
+    monkeypatch.setattr(remembered, "_MOST_TABLES", 3)
     for keys in [*range(11, 18)] * 2:
         q, k, v = query_key_value(keys=keys)
         assert_right(scaled_dot_product_attention(q, k, v), q, k, v)
-        assert len(functional._remembered._entries) <= 3
+        assert len(functional._remembered._numpy_tables) <= 3
 
 
 @pytest.mark.parametrize("wrap", KINDS)

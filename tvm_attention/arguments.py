@@ -87,5 +87,14 @@ def extras(w: AttentionWorkload) -> tuple[Argument, ...]:
     return tuple(arguments)
 
 
+def mask_index(w: AttentionWorkload) -> int | None:
+    """Which argument of a workload's kernel is the mask's address; None without a mask."""
+    names = [a.name for a in extras(w)]
+    if "mask" not in names:
+        return None
+    first = len(TENSORS) + 1 + len(SCALARS) + len(TENSORS) * len(STRIDES)
+    return first + names.index("mask")
+
+
 def _strides(name: str, axes: tuple[str, ...]) -> list[Argument]:
     return [Argument(f"{name}_{axis}_stride", "int64") for axis in axes]

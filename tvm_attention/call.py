@@ -99,11 +99,17 @@ class Call:
         return 0 if top_left else self.sizes.key_length - self.sizes.query_length
 
     @property
-    def plain(self) -> bool:
-        """Whether everything but the four addresses is fixed by shapes, strides and numbers."""
+    def repeatable(self) -> bool:
+        """Whether everything but the addresses of the tensors and the mask is fixed by shapes, strides
+        and numbers."""
         o = self.options
-        arrays = (o.mask, o.alibi_slopes, o.sinks, self.ragged, self.pages, self.scales)
+        arrays = (o.alibi_slopes, o.sinks, self.ragged, self.pages, self.scales)
         return all(x is None for x in arrays)
+
+    @property
+    def mask(self) -> Any:
+        """The array that is read as the mask, if any: the caller's or a copy of it."""
+        return None if self.options.mask is None else self.options.mask.array
 
     def extra_arguments(
         self, workload: AttentionWorkload, kind: ArrayKind, lse: Any

@@ -64,12 +64,13 @@ def attention(
     """
     if type(scale) is not float and scale is not None:
         scale = check_scale(scale, 1)
-    arrays = (mask, alibi_slopes, sinks, kv_lengths, out)
-    plain = layout == "bhsd" and not return_lse and not return_weights
-    plain = plain and all(x is None for x in arrays) and _comparable(causal, window, softcap)
+    repeatable = layout == "bhsd" and not return_lse and not return_weights and out is None
+    if not (alibi_slopes is None and sinks is None and kv_lengths is None):
+        repeatable = False
+    repeatable = repeatable and _comparable(causal, window, softcap)
     signature = ("attention", causal, window, softcap, scale)
-    if plain:
-        result = _remembered.run(query, key, value, signature)
+    if repeatable:
+        result = _remembered.run(query, key, value, signature, mask)
         if result is not None:
             return result
     call = opened(
@@ -77,8 +78,8 @@ def attention(
         softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks, kv_lengths=kv_lengths, scale=scale,
     )  # fmt: skip
     done = attend(call, out=out, return_lse=return_lse, return_weights=return_weights)
-    if plain and done.prepared is not None:
-        _remembered.add(call.inputs, signature, done.prepared, done.out)
+    if repeatable and done.prepared is not None and call.call.mask is mask:
+        _remembered.add(call.inputs, signature, done.prepared, done.out, mask)
     return done.returned()
 
 
@@ -115,10 +116,10 @@ def scaled_dot_product_attention(
     """
     if type(scale) is not float and scale is not None:
         scale = check_scale(scale, 1)
-    plain = type(is_causal) is bool and type(enable_gqa) is bool and type(dropout_p) in (float, int)
-    plain = plain and attn_mask is None and dropout_p == 0.0
-    if plain:
-        result = _remembered.run(query, key, value, (is_causal, scale, enable_gqa))
+    repeatable = type(is_causal) is bool and type(enable_gqa) is bool
+    repeatable = repeatable and type(dropout_p) in (float, int) and dropout_p == 0.0
+    if repeatable:
+        result = _remembered.run(query, key, value, (is_causal, scale, enable_gqa), attn_mask)
         if result is not None:
             return result
     _check_options(dropout_p, is_causal, enable_gqa)
@@ -127,8 +128,9 @@ def scaled_dot_product_attention(
         causal="top_left" if is_causal else None, scale=scale,
     )  # fmt: skip
     done = attend(call)
-    if plain and done.prepared is not None:
-        _remembered.add(call.inputs, (is_causal, scale, enable_gqa), done.prepared, done.out)
+    if repeatable and done.prepared is not None and call.call.mask is attn_mask:
+        options = (is_causal, scale, enable_gqa)
+        _remembered.add(call.inputs, options, done.prepared, done.out, attn_mask)
     return done.returned()
 
 

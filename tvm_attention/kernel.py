@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from tvm_attention.arguments import mask_index
 from tvm_attention.arrays import ArrayKind, Shape, is_dense, kind_of
 from tvm_attention.call import Call
 from tvm_attention.compiler import CompiledKernel
@@ -101,11 +102,10 @@ class Kernel:
         """
         if type(scale) is not float and scale is not None:
             scale = check_scale(scale, 1)
-        options = (window, softcap)
-        given = (mask, alibi_slopes, sinks, kv_lengths)
-        plain = out is None and all(x is None for x in (*given, *options))
-        if plain:
-            result = self._remembered.run(query, key, value, (scale,))
+        others = (window, softcap, alibi_slopes, sinks, kv_lengths, out)
+        repeatable = all(x is None for x in others)
+        if repeatable:
+            result = self._remembered.run(query, key, value, (scale,), mask)
             if result is not None:
                 return result
         kind = kind_of(query)
@@ -123,8 +123,8 @@ class Kernel:
             return out
         result = kind.empty(sizes.out_shape, inputs[0])
         prepared = self.compute(kind, call, inputs, result)
-        if plain and prepared is not None:
-            self._remembered.add(inputs, (scale,), prepared, result)
+        if repeatable and prepared is not None and call.mask is mask:
+            self._remembered.add(inputs, (scale,), prepared, result, mask)
         return kind.own_kind(result, query)
 
     def __repr__(self) -> str:
@@ -136,7 +136,8 @@ class Kernel:
         """Write attention into ``out`` and, where the kernel has it, the log-sum-exp of every row into
         ``lse``; everything has been checked.
 
-        Returns the call, if it can be run again on other arrays of the same shapes and strides.
+        Returns the call, if it can be run again on other arrays and another mask of the same shapes
+        and strides.
         """
         sizes = call.sizes
         if sizes.empty or sizes.key_length == 0:
@@ -147,7 +148,7 @@ class Kernel:
         prepared = self.prepare(kind, call, strides, lse)
         prepared.run(*(kind.address(x) for x in (*dense, out)))
         in_place = all(x is y for x, y in zip(dense, inputs, strict=True))
-        return prepared if in_place and call.plain and lse is None else None
+        return prepared if in_place and call.repeatable and lse is None else None
 
     def prepare(
         self, kind: ArrayKind, call: Call, strides: tuple[Shape, ...], lse: Any = None
@@ -176,7 +177,10 @@ class Kernel:
                 f"{size / (1 << 30):.1f} GiB for {sizes}; call on parts of the batch or of the heads"
             )
         extra = call.extra_arguments(self.workload, kind, lse)
-        return PreparedCall(self._compiled.main, size, threads, (*scalars, *flat, *extra))
+        arguments = (*scalars, *flat, *extra)
+        return PreparedCall(
+            self._compiled.main, size, threads, arguments, mask_index(self.workload)
+        )  # fmt: skip
 
     def _check(self, call: Call) -> None:
         """That the call is what this kernel was loaded for."""

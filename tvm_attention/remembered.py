@@ -1,34 +1,28 @@
 """Calls seen before, so that a repeated one costs two microseconds and not the thirty of its checks.
 
 A call is remembered by everything that decides how it runs but the addresses. What may change between
-two calls of one signature (the device, grad mode, the number of threads) is looked at again each time.
+two calls of one signature (the device, grad mode, the number of threads) is looked at again each time,
+in tvm_attention.plans where an array's description tells it, here where not.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tvm_attention import environment
 from tvm_attention.arrays import Shape
-from tvm_attention.prepared import PreparedCall
+from tvm_attention.errors import KernelBuildError
+from tvm_attention.plans import Planner, PlanTable, numpy_planner, run_remembered, torch_planner
+from tvm_attention.prepared import KEPT_BYTES, PreparedCall, workspace
 from tvm_attention.threads import launcher
 
 Options = tuple[Any, ...]
 
-_MOST_CALLS = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    signature: Any
-    prepared: PreparedCall
-    shape: Shape
-    like_query: bool  # the result has the query's shape and layout
-    threads: int  # 0 where the caller's pool has no say
+_MOST_TABLES = 4096
 
 
 class RememberedCalls:
@@ -36,89 +30,111 @@ class RememberedCalls:
 
     def __init__(self, *, threads_follow_pool: bool = True) -> None:
         self._follow = threads_follow_pool
-        self._entries: dict[Any, _Entry] = {}
-        self._last: _Entry | None = None
+        self._planners: dict[type, Planner | None] = {}
+        # Few plans in each table. The shapes' products are cheaper to come by than the shapes.
+        self._numpy_tables: dict[Any, PlanTable] = {}
+        self._torch_tables: dict[Any, PlanTable] = {}
         self._tensor: type | None = None  # torch.Tensor, once one came
-        self._torch: Any = None
+        self._is_grad_enabled: Any = None
+        self._forward_ad: Any = None
         self._pool: Any = None
+        self._run: Any = None
 
-    def run(self, query: Any, key: Any, value: Any, options: Options) -> Any:
+    def run(self, query: Any, key: Any, value: Any, options: Options, mask: Any = None) -> Any:
         """The result of a remembered call, or None when the checks must run.
 
-        One long function for torch: a call of another costs a tenth of a microsecond.
+        One long function: a call of another costs a tenth of a microsecond.
         """
-        tensor = type(query)
-        if tensor is not self._tensor:
-            return self._run_numpy(query, key, value, options) if tensor is np.ndarray else None
-        if type(key) is not tensor or type(value) is not tensor:
+        array = type(query)
+        if type(key) is not array or type(value) is not array:
             return None
-        try:
-            signature: Any = (
-                query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, options,
-            )  # fmt: skip
-            if not (query.is_contiguous() and key.is_contiguous() and value.is_contiguous()):
-                signature = (signature, query.stride(), key.stride(), value.stride())
-        except RuntimeError:  # nested and sparse tensors have none of these
+        if mask is not None and type(mask) is not array:
             return None
-        entry = self._last
-        if entry is None or entry.signature != signature:  # cheaper than hashing it
-            entry = self._entries.get(signature)
-            if entry is None:
+        if array is self._tensor:
+            try:
+                # While torch.jit traces, a number of elements is a tensor, which is in no table.
+                place = query.numel(), key.numel(), mask is None, options
+            except RuntimeError:  # of some kinds of tensor
                 return None
-            self._last = entry
-        torch = self._torch
-        if not (query.is_cpu and key.is_cpu and value.is_cpu):
+            table = self._torch_tables.get(place)
+            if table is None or self._forward_ad._current_level >= 0:
+                return None
+            if self._is_grad_enabled() and (
+                query.requires_grad
+                or key.requires_grad
+                or value.requires_grad
+                or (mask is not None and mask.requires_grad)
+            ):
+                return None
+            if query.is_neg() or key.is_neg() or value.is_neg():
+                return None
+            if mask is not None and mask.is_neg():
+                return None
+        elif array is np.ndarray:
+            table = self._numpy_tables.get((query.size, key.size, mask is None, options))
+            if table is None:
+                return None
+        else:
             return None
-        if query.is_neg() or key.is_neg() or value.is_neg():
-            return None
-        if torch.is_grad_enabled() and (
-            query.requires_grad or key.requires_grad or value.requires_grad
-        ):
-            return None
-        if entry.threads and self._pool.max_threads() != entry.threads:
-            return None
-        out = torch.empty_like(query) if entry.like_query else query.new_empty(entry.shape)
-        entry.prepared.run(query.data_ptr(), key.data_ptr(), value.data_ptr(), out.data_ptr())
-        return out
+        own = workspace
+        arrays = (query, key, value) if mask is None else (query, key, value, mask)
+        return self._run(
+            table.address, self._pool.max_threads(), own.address, own.size, *arrays
+        )  # fmt: skip
 
     def add(
-        self, inputs: tuple[Any, Any, Any], options: Options, prepared: PreparedCall, out: Any
+        self,
+        inputs: Sequence[Any],
+        options: Options,
+        prepared: PreparedCall,
+        out: Any,
+        mask: Any = None,
     ) -> None:
         """Remember how a call on these inputs, giving an array of the shape and strides of ``out``,
-        runs."""
-        array = type(inputs[0])
-        torch: Any = sys.modules.get("torch")
-        is_torch = torch is not None and array is torch.Tensor
-        if not (is_torch or array is np.ndarray) or any(type(x) is not array for x in inputs):
+        runs. A mask must be the array whose address ``prepared`` has."""
+        arrays = tuple(inputs) if mask is None else (*inputs, mask)
+        planner = self._planner(arrays)
+        if planner is None or prepared.workspace_bytes > KEPT_BYTES:
             return
-        if is_torch:
-            self._torch, self._tensor = torch, array
-        self._pool = launcher()
-        if len(self._entries) >= _MOST_CALLS:
-            self._entries.clear()
-        signature = (_torch_signature if is_torch else _numpy_signature)(*inputs, options)
+        like, empty_like = None, planner.empty_like
+        if _layout(empty_like(arrays[0])) != _layout(out):
+            like = _of_one_element(arrays[0], tuple(out.shape))
+            if _layout(empty_like(like)) != _layout(out):
+                return
+        is_numpy = isinstance(out, np.ndarray)
+        tables = self._numpy_tables if is_numpy else self._torch_tables
+        if len(tables) >= _MOST_TABLES:
+            tables.clear()
+        query, key = (x.size if is_numpy else x.numel() for x in arrays[:2])
+        place = query, key, mask is None, options
         threads = prepared.threads if self._follow and not environment.num_threads() else 0
-        like_query = _layout((torch if is_torch else np).empty_like(inputs[0])) == _layout(out)
-        self._entries[signature] = _Entry(
-            signature, prepared, tuple(out.shape), like_query, threads
-        )
-        self._last = None  # it may be what this entry replaces
+        plan = planner.plan(arrays, prepared, threads, like, out)
+        tables[place] = planner.table(plan, tables.get(place))
 
     def forget(self) -> None:
         """Drop all of them."""
-        self._entries.clear()
-        self._last = None
+        self._numpy_tables.clear()
+        self._torch_tables.clear()
 
-    def _run_numpy(self, query: Any, key: Any, value: Any, options: Options) -> Any:
-        if type(key) is not np.ndarray or type(value) is not np.ndarray:
+    def _planner(self, arrays: Sequence[Any]) -> Planner | None:
+        """That of the arrays' kind; None if they are not of one kind whose calls are remembered."""
+        array = type(arrays[0])
+        torch: Any = sys.modules.get("torch")
+        is_torch = torch is not None and array is torch.Tensor
+        if not (is_torch or array is np.ndarray) or any(type(x) is not array for x in arrays):
             return None
-        entry = self._entries.get(_numpy_signature(query, key, value, options))
-        if entry is None or (entry.threads and self._pool.max_threads() != entry.threads):
-            return None
-        out = np.empty_like(query) if entry.like_query else np.empty(entry.shape, query.dtype)
-        arrays = (query, key, value, out)
-        entry.prepared.run(*(x.__array_interface__["data"][0] for x in arrays))
-        return out
+        if array not in self._planners:
+            self._pool = launcher()
+            try:
+                self._run = run_remembered()
+                planner = torch_planner(torch) if is_torch else numpy_planner()
+            except KernelBuildError:  # an interpreter that hides its functions: kernels do run
+                planner = None
+            if is_torch:
+                self._is_grad_enabled, self._tensor = torch.is_grad_enabled, array
+                self._forward_ad = torch.autograd.forward_ad
+            self._planners[array] = planner
+        return self._planners[array]
 
 
 def _layout(array: Any) -> tuple[Shape, Shape]:
@@ -126,17 +142,8 @@ def _layout(array: Any) -> tuple[Shape, Shape]:
     return tuple(array.shape), tuple(strides)
 
 
-def _torch_signature(query: Any, key: Any, value: Any, options: Options) -> Any:
-    signature = (
-        query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, options,
-    )  # fmt: skip
-    if query.is_contiguous() and key.is_contiguous() and value.is_contiguous():
-        return signature
-    return signature, query.stride(), key.stride(), value.stride()
-
-
-def _numpy_signature(query: Any, key: Any, value: Any, options: Options) -> Any:
-    return (
-        query.shape, query.strides, key.shape, key.strides, value.shape, value.strides,
-        query.dtype, key.dtype, value.dtype, options,
-    )  # fmt: skip
+def _of_one_element(array: Any, shape: Shape) -> Any:
+    """An array of a shape and the other's dtype that stands for its layout and takes no memory."""
+    if isinstance(array, np.ndarray):
+        return np.broadcast_to(np.zeros(1, array.dtype), shape)
+    return array.new_empty(1).expand(shape)

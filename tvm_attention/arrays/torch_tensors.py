@@ -26,16 +26,27 @@ class TorchTensors:
                 f"{name}: expected a dense tensor on the cpu, got {_layout(array)} on "
                 f"{array.device}; convert it with .to_dense() or .cpu()"
             )
+        if torch.jit.is_tracing():  # it would record how the result is allocated, and no more
+            raise UnsupportedError(
+                f"{name}: expected a call outside of torch.jit.trace, which does not see what kernels "
+                f"compute; trace without the attention"
+            )
         if array.requires_grad and torch.is_grad_enabled():
             raise UnsupportedError(
                 f"{name} requires grad, and only the forward pass is computed; call under "
                 f"torch.no_grad() or detach it"
+            )
+        if torch.autograd.forward_ad.unpack_dual(array).tangent is not None:
+            raise UnsupportedError(
+                f"{name} has a tangent, and forward-mode derivatives are not computed; pass the primal "
+                f"of torch.autograd.forward_ad.unpack_dual"
             )
         if array.is_neg():  # such as x.conj().imag: its memory holds the negated numbers
             raise UnsupportedError(
                 f"{name}: expected a tensor whose memory holds its numbers, got one with a pending "
                 f"negation; call .resolve_neg()"
             )
+        self.address(array)  # raises where there is none
         return array
 
     def shape(self, array: Any) -> Shape:
@@ -51,7 +62,15 @@ class TorchTensors:
         return str(array.dtype).removeprefix("torch.")
 
     def address(self, array: Any) -> int:
-        address: int = array.data_ptr()
+        try:
+            address: int = array.data_ptr()
+        except RuntimeError:  # inside torch.func.vmap, for one
+            address = 0
+        if not address and array.numel():
+            raise UnsupportedError(
+                f"expected a tensor with memory, got a {type(array).__name__} without, as in "
+                f"transforms of torch.func and under FakeTensorMode; call outside of them"
+            )
         return address
 
     def dense(self, array: Any) -> Any:

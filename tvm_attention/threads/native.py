@@ -5,14 +5,12 @@ from __future__ import annotations
 import ctypes
 import platform
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 
-from tvm_attention._tvm import load_tvm_libraries
-from tvm_attention.errors import KernelBuildError, UnsupportedError
+from tvm_attention.errors import UnsupportedError
+from tvm_attention.llvm_ir import load_interface
 
 _PROCESSORS = {"x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
@@ -41,23 +39,8 @@ def compile_launch() -> NativeLaunch:
             f"expected Linux on x86-64 or aarch64, got {platform.system()} on "
             f"{platform.machine() or 'an unknown processor'}; kernels do not run here"
         )
-    tvm_ffi = load_tvm_libraries()
-    try:
-        # An empty module of TVM's has the data layout, triple and target its JIT insists on.
-        empty = tvm_ffi.get_global_func("codegen.LLVMModuleCreate")('{"kind": "llvm"}', "launch")
-        header = tvm_ffi.get_global_func("ffi.ModuleInspectSource")(empty, "ll")
-        with tempfile.TemporaryDirectory(prefix="tvm_attention") as folder:
-            path = Path(folder, "launch.ll")
-            path.write_text(header + launch_source(processor))
-            module = tvm_ffi.load_module(str(path))
-        interface = module["interface"]()
-    except (RuntimeError, ValueError, OSError) as error:
-        raise KernelBuildError(
-            f"TVM could not compile the launch function of parallel loops: {error}; "
-            f"check that apache-tvm is installed whole (with libtvm_compiler.so)"
-        ) from error
-    # Sleeping workers and bound kernels refer to this code: it must never be unloaded.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
+    # Sleeping workers and bound kernels refer to this code, which is never unloaded.
+    interface = load_interface("launch function of parallel loops", launch_source(processor))
     address, select, forget = (p or 0 for p in (ctypes.c_void_p * 3).from_address(interface))
     signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
     return NativeLaunch(address, signature(select), ctypes.CFUNCTYPE(None)(forget))

@@ -1,0 +1,44 @@
+"""Planners of the kinds of array whose calls are remembered."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from tvm_attention.plans.native import ndarray_description
+from tvm_attention.plans.table import Planner
+
+_DESCRIBE = 40  # offset of dltensor_from_py_object_no_sync in DLPackExchangeAPI (dlpack.h)
+
+
+def torch_planner(torch: Any) -> Planner | None:
+    """None for a torch that does not offer DLPack's exchange functions."""
+    describe = _exchange_function(torch.Tensor)
+    return Planner(describe, torch.empty_like) if describe else None
+
+
+def numpy_planner() -> Planner | None:
+    """None for a Python whose objects, or a NumPy whose arrays are not what ndarray.ll expects, as
+    without a global lock. Raises KernelBuildError."""
+    planner = Planner(ndarray_description(), np.empty_like)
+    probe = np.zeros((2, 3, 5), np.float32)[:, ::2]
+    axes = probe.ndim, *probe.shape, *probe.strides
+    header_bytes = 2 * ctypes.sizeof(ctypes.c_void_p)
+    if object.__basicsize__ != header_bytes:
+        return None
+    device, kind, *extents = planner.layout(probe)
+    return planner if (id(probe.dtype), axes) == (device, (kind & 0xFFFFFFFF, *extents)) else None
+
+
+def _exchange_function(tensor: type) -> int:
+    """Address of torch's dltensor_from_py_object_no_sync, 0 if it has none."""
+    capsule = getattr(tensor, "__dlpack_c_exchange_api__", None)
+    if capsule is None:
+        return 0
+    get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    api = get(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, b"dlpack_exchange_api")
+    if ctypes.c_uint32.from_address(api).value != 1:  # DLPack's major version
+        return 0
+    return ctypes.c_void_p.from_address(api + _DESCRIBE).value or 0
