@@ -5,9 +5,7 @@ Builds run in child processes, so that a compiler that crashes costs one record.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterable
 from concurrent.futures import TimeoutError
 from dataclasses import dataclass, replace
@@ -22,6 +20,7 @@ from tvm_attention.commands.output import console, counted, say
 from tvm_attention.database import TuningLog, TuningRecord, verify
 from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.errors import InvalidValueError, KernelBuildError
+from tvm_attention.processes import process_pool
 from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.target import HardwareTarget, features_of, named_target
 
@@ -79,12 +78,8 @@ def build_all(
     records: list[TuningRecord], build: Build, jobs: int | None = None
 ) -> tuple[tuple[TuningRecord, str | None], ...]:
     """Calls ``build``, a function of a module, on each record in child processes."""
-    from pebble import ProcessPool
-
     workers = min(jobs or len(os.sched_getaffinity(0)), len(records)) or 1
-    # Spawned: a fork would copy the state of threads that it does not copy.
-    context = multiprocessing.get_context("spawn")
-    pool: Any = ProcessPool(workers, context=context, initializer=_leave_interrupts)
+    pool = process_pool(workers)
     try:
         current = [r for r in records if r.expression == EXPRESSION_DIGEST]
         futures = {id(r): pool.schedule(build, (r,), timeout=BUILD_SECONDS) for r in current}
@@ -157,8 +152,3 @@ def _result(build: Any) -> None:
         ) from None
     except TimeoutError:
         raise KernelBuildError(f"not built after {BUILD_SECONDS:g} s") from None
-
-
-def _leave_interrupts() -> None:
-    """Ctrl-C is for the parent, which then stops its children."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -18,6 +18,7 @@ from tvm_attention.errors import InvalidValueError, TuningError
 from tvm_attention.functional import forget_calls
 from tvm_attention.memory_needed import require_memory
 from tvm_attention.operands import check_threads
+from tvm_attention.processes import interrupts_kept
 from tvm_attention.runtime import forget_kernels
 from tvm_attention.target import HardwareTarget, detect_target
 from tvm_attention.tuning.journal import Journal
@@ -80,7 +81,8 @@ def tune(
                 progress or (lambda _: None), index, len(todo),
             )  # fmt: skip
             try:
-                outcome, record = session.run()
+                with interrupts_kept():
+                    outcome, record = session.run()
             except KeyboardInterrupt:
                 interrupted = True
                 break

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from types import TracebackType
 from typing import Any
 
 from tvm_attention.errors import AttentionError
+from tvm_attention.processes import process_pool
 from tvm_attention.tuning import trials
 
 BUILD_TIMEOUT = 60.0  # seconds; an ordinary build takes one
@@ -23,11 +23,8 @@ class Workers:
     """``build`` runs in ``builders`` processes, everything that is timed in one. Use as a context."""
 
     def __init__(self, builders: int) -> None:
-        from pebble import ProcessPool
-
-        context = multiprocessing.get_context("spawn")
-        self._builders = ProcessPool(builders, context=context, initializer=trials.warm_up)
-        self._runner = ProcessPool(1, context=context, initializer=trials.warm_up)
+        self._builders = process_pool(builders, trials.warm_up)
+        self._runner = process_pool(1, trials.warm_up)
 
     def __enter__(self) -> Workers:
         return self
@@ -39,7 +36,7 @@ class Workers:
         trace: TracebackType | None,
     ) -> None:
         for pool in (self._builders, self._runner):
-            pool.stop()  # type: ignore[no-untyped-call]
+            pool.stop()
             pool.join()
 
     def build(self, arguments: Sequence[tuple[Any, ...]]) -> list[Outcome]:

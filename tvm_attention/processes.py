@@ -1,0 +1,57 @@
+"""Child processes and Ctrl-C: children never see it, and in the parent it stays a KeyboardInterrupt."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from types import FrameType
+from typing import Any
+
+
+def process_pool(workers: int, initializer: Callable[[], None] | None = None) -> Any:
+    """A pebble.ProcessPool of spawned processes (a fork would copy the state of threads that it does
+    not copy). Ctrl-C is for the parent, which then stops them."""
+    from pebble import ProcessPool
+
+    resource_tracker.ensure_running()  # the first child would start it, which unblocks signals
+    # A child blocks what the thread that starts it blocks. Pebble's own threads do so for good, and
+    # from a child's first moment; pebble would have it ignore Ctrl-C only after its first imports.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        context = multiprocessing.get_context("spawn")
+        pool: Any = ProcessPool(workers, context=context, initializer=initializer)
+        if not pool.active:  # asking starts its threads
+            raise RuntimeError("expected a pool that starts")
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    return pool
+
+
+@contextmanager
+def interrupts_kept() -> Iterator[None]:
+    """Whatever Ctrl-C leads to within is a KeyboardInterrupt: TVM makes a RuntimeError of one that
+    leaves a callback. In another thread than the main one, which Ctrl-C never interrupts, nothing."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    came = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    except Exception as error:
+        if came:
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
