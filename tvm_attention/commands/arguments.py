@@ -19,8 +19,8 @@ from tvm_attention.workload import AttentionWorkload
 
 _WORKLOAD_FORM = (
     "head_dim=64 and, separated by commas, any of value_dim=64, query_heads=8, kv_heads=8, batch=1, "
-    "query_length=512, key_length=512, causal=none (top_left, bottom_right), dtype=float32; these "
-    "are what is meant where one is left out"
+    "query_length=512, key_length=512, causal=none (top_left, bottom_right), dtype=float32 (so "
+    "meant where left out) and AttentionWorkload's other fields"
 )
 
 
