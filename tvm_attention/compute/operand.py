@@ -41,6 +41,12 @@ def is_number(x: Any) -> Any:
     return x <= tirx.const(float("inf"), "float32")
 
 
+def is_nan(x: Any) -> Any:
+    """Whether a float32 is a NaN. Not the negation of :func:`is_number`, which TVM turns into x > inf."""
+    size = tirx.reinterpret("int32", x) & tirx.const(0x7FFFFFFF, "int32")
+    return size > tirx.const(0x7F800000, "int32")
+
+
 def as_stored(x: Any, dtype: str) -> Any:
     """A float32 number rounded (to nearest, ties to even) to what is stored."""
     if dtype == "float32":

@@ -28,7 +28,7 @@ def repaired(
     """An element of ``total`` (..., row, column), free of what masked keys hold.
 
     ``term(*index)`` is (weight, value) of the sum over ``axes``. Stages FL, FV and FLAG, NaN where total
-    holds a NaN or Inf, and OX, the sum again. Without masks there is nothing to keep out.
+    holds a NaN, and OX, the sum again. Without masks there is nothing to keep out.
     """
     if not p.workload.masks:
         return lambda *index: total[index]
@@ -37,8 +37,15 @@ def repaired(
     v = te.reduce_axis((0, tirx.floordiv(columns, lanes)), "fv")
     x = te.reduce_axis((0, lanes), "fx")
     zero = float32(0.0)
+
+    def unless_number(x: Any) -> Any:
+        # Not x times zero, which TVM simplifies to zero.
+        return tirx.Select(is_number(x), zero, x)
+
     FL = te.compute(
-        (*lead, columns), lambda *i: te.sum(total[(*i[:-1], r, i[-1])] * zero, axis=r), name="FL"
+        (*lead, columns),
+        lambda *i: te.sum(unless_number(total[(*i[:-1], r, i[-1])]), axis=r),
+        name="FL",
     )
     FV = te.compute(
         (*lead, lanes), lambda *i: te.sum(FL[(*i[:-1], v * lanes + i[-1])], axis=v), name="FV"

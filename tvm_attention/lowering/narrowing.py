@@ -31,7 +31,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_attention.compute import Bounds
-from tvm_attention.compute.operand import is_number
+from tvm_attention.compute.operand import is_nan
 from tvm_attention.compute.problem import ceil_div
 from tvm_attention.lowering.statements import sequence, statements
 
@@ -101,7 +101,7 @@ class Narrowing:
         loop = tirx.For(variable, stmt.min, extent, stmt.kind, body, stmt.thread_binding, notes)
         if not guarded:
             return loop
-        return tirx.IfThenElse(tirx.Not(is_number(self._flag)), loop, None)
+        return tirx.IfThenElse(is_nan(self._flag), loop, None)
 
     def _narrow(self, loop: Any, notes: dict[str, Any], scope: Scope) -> tuple[Span, Scope]:
         """What the loop runs over and the scope inside it; takes the annotations off."""
