@@ -93,7 +93,8 @@ class RememberedCalls:
         """Remember how a call on these inputs, giving an array of the shape and strides of ``out``,
         runs. A mask must be the array whose address ``prepared`` has."""
         arrays = tuple(inputs) if mask is None else (*inputs, mask)
-        planner = self._planner((*arrays, out))  # what came through DLPack stays another kind of array
+        # With the result: arrays that came through DLPack are inputs of one kind and results of another.
+        planner = self._planner((*arrays, out))
         if planner is None or prepared.workspace_bytes > KEPT_BYTES:
             return
         like, empty_like = None, planner.empty_like

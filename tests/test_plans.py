@@ -1,0 +1,203 @@
+"""The machine code of remembered calls: what it compares, what it leaves, where there is none."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_cases import Array, assert_right, query_key_value
+from repeated_calls import is_remembered, no_checks
+from test_functional_processes import in_threads
+
+from tvm_attention import functional, load, plans, remembered, scaled_dot_product_attention
+from tvm_attention._tvm import load_tvm_libraries
+from tvm_attention.errors import KernelBuildError
+from tvm_attention.plans import planners
+from tvm_attention.remembered import RememberedCalls
+from tvm_attention.workload import AttentionWorkload
+
+torch = pytest.importorskip("torch")
+
+Wrap = Callable[[Any], Any]
+KINDS = [pytest.param(np.asarray, id="numpy"), pytest.param(torch.from_numpy, id="torch")]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    functional.forget_calls()
+    yield
+    functional.forget_calls()
+
+
+def test_this_machine_remembers_both_kinds() -> None:
+    assert plans.numpy_planner() is not None
+    assert plans.torch_planner(torch) is not None
+
+
+@pytest.mark.parametrize(
+    "torch_less", [type("Tensor", (), {}), type("Tensor", (), {"__dlpack_c_exchange_api__": None})]
+)
+def test_a_torch_without_exchange_functions_has_no_planner(torch_less: type) -> None:
+    module = type("module", (), {"Tensor": torch_less, "empty_like": torch.empty_like})
+    assert plans.torch_planner(module) is None
+
+
+def refuse(*arguments: Any) -> Any:
+    raise KernelBuildError("not here")
+
+
+@pytest.mark.parametrize("wrap", KINDS)
+@pytest.mark.parametrize(
+    ("module", "name", "value"),
+    [
+        (remembered, "run_remembered", refuse),
+        (remembered, "torch_planner", lambda torch: None),
+        (planners, "_exchange_function", lambda tensor: 0),
+        (remembered, "numpy_planner", lambda: None),
+    ],
+)
+def test_calls_are_checked_where_none_can_be_remembered(
+    wrap: Wrap, module: Any, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(functional, "_remembered", RememberedCalls())
+    arrays = query_key_value()
+    wrapped = [wrap(x) for x in arrays]
+    for _ in range(3):
+        assert_right(np.asarray(scaled_dot_product_attention(*wrapped)), *arrays)
+    concerned = name == "run_remembered" or ("numpy" in name) == (wrap is np.asarray)
+    assert is_remembered(lambda: scaled_dot_product_attention(*wrapped)) == (not concerned)
+
+
+def test_numpy_types_and_alignment_are_compared() -> None:
+    q, k, v = query_key_value()
+    expected = scaled_dot_product_attention(q, k, v)
+    bytes_ = np.zeros(q.nbytes + 1, np.uint8)
+    odd = bytes_[1:].view(np.float32).reshape(q.shape)
+    odd[...] = q
+    assert not odd.flags.aligned
+    assert not is_remembered(lambda: scaled_dot_product_attention(odd, k, v))
+    for foreign in (q.astype(">f4"), q.view(np.int32), q.astype(np.float16)):
+        with pytest.raises(TypeError, match="dtype: expected one"):
+            scaled_dot_product_attention(foreign, k, v)
+    with no_checks():
+        np.testing.assert_array_equal(scaled_dot_product_attention(q, k, v), expected)
+
+
+class Failing:
+    """A kernel's main function that fails when told to."""
+
+    def __init__(self, main: Any) -> None:
+        self.main, self.fails, self.calls = main, False, 0
+
+    def __call__(self, *arguments: Any) -> None:
+        self.calls += 1
+        if self.fails:
+            raise ValueError("the kernel fails")
+        self.main(*arguments)
+
+
+@pytest.mark.parametrize("wrap", KINDS)
+def test_what_a_kernel_raises_is_raised(wrap: Wrap, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = AttentionWorkload(
+        head_dim=16, value_dim=24, batch=2, query_heads=4, query_length=12, key_length=20
+    )
+    kernel = load(workload)
+    failing = Failing(kernel._compiled.main)
+    monkeypatch.setattr(kernel, "_compiled", replaced_main(kernel._compiled, failing))
+    arrays = query_key_value()
+    wrapped = [wrap(x) for x in arrays]
+    kernel(*wrapped)
+    with no_checks():
+        assert_right(np.asarray(kernel(*wrapped)), *arrays)
+    failing.fails = True
+    references = [sys.getrefcount(x) for x in wrapped]
+    for _ in range(3):
+        with pytest.raises(ValueError, match="the kernel fails"):
+            kernel(*wrapped)
+    assert [sys.getrefcount(x) for x in wrapped] == references
+    assert failing.calls == 2 + 3 * 2  # remembered, then checked
+    failing.fails = False
+    with no_checks():
+        assert_right(np.asarray(kernel(*wrapped)), *arrays)
+
+
+def replaced_main(compiled: Any, main: Any) -> Any:
+    class Replaced:
+        workspace = staticmethod(compiled.workspace)
+
+    Replaced.main = load_tvm_libraries().convert(main)
+    return Replaced
+
+
+@pytest.mark.parametrize("wrap", KINDS)
+def test_remembered_calls_keep_nothing(wrap: Wrap) -> None:
+    wrapped = [wrap(x) for x in query_key_value(rows=1)]
+    mask = wrap(np.ones(20, bool))
+    others = (*wrapped, mask, None, torch.empty_like, np.empty_like, wrapped[0].dtype)
+    for given in (wrapped, [*wrapped, mask]):
+        scaled_dot_product_attention(*given)
+        scaled_dot_product_attention(*given)
+        gc.collect()
+        before = [sys.getrefcount(x) for x in others]
+        with no_checks():
+            for _ in range(500):
+                scaled_dot_product_attention(*given)
+        after = [sys.getrefcount(x) for x in others]
+        assert max(abs(x - y) for x, y in zip(before, after, strict=True)) < 100, (before, after)
+        result, other = scaled_dot_product_attention(*given), object()
+        references = sys.getrefcount(result)
+        assert references == sys.getrefcount(other)
+
+
+@pytest.mark.parametrize("wrap", KINDS)
+def test_forgetting_while_others_call(wrap: Wrap) -> None:
+    cases = [query_key_value(rows=n, keys=30) for n in (1, 5, 9)]
+    expected = [scaled_dot_product_attention(*case) for case in cases]
+
+    def work(number: int) -> None:
+        arrays = [wrap(x) for x in cases[number]]
+        for n in range(150):
+            found = np.asarray(scaled_dot_product_attention(*arrays))
+            np.testing.assert_array_equal(found, expected[number])
+            if n % 7 == number:
+                functional.forget_calls()
+
+    in_threads(len(cases), work)
+
+
+@pytest.mark.parametrize("wrap", KINDS)
+def test_a_thread_without_memory_for_workers_is_given_it(wrap: Wrap) -> None:
+    """The first call of a thread is checked, which makes its workspace."""
+    arrays = query_key_value(rows=1, keys=3000)
+    wrapped = [wrap(x) for x in arrays]
+    scaled_dot_product_attention(*wrapped)
+    found: list[Any] = []
+
+    def work() -> None:
+        for _ in range(2):
+            found.append(is_remembered(lambda: scaled_dot_product_attention(*wrapped)))
+            found.append(scaled_dot_product_attention(*wrapped))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found[::2] == [False, True]
+    for result in found[1::2]:
+        assert_right(np.asarray(result), *arrays)
+
+
+def test_layouts_of_like_arrays_are_equal() -> None:
+    planner = plans.torch_planner(torch)
+    assert planner is not None
+    given: list[Array] = [torch.zeros(2, 3, 4), torch.zeros(2, 3, 4).bfloat16(), torch.zeros(2, 12)]
+    given += [torch.zeros(2, 4, 3).mT, torch.zeros(2, 3, 5)[..., :4], torch.zeros(1, 3, 4)]
+    layouts = [tuple(planner.layout(x)) for x in given]
+    assert len(set(layouts)) == len(given)
+    assert [tuple(planner.layout(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)))
+            for x in given] == layouts  # fmt: skip
