@@ -156,6 +156,20 @@ def test_remembered_calls_keep_nothing(wrap: Wrap) -> None:
 
 
 @pytest.mark.parametrize("wrap", KINDS)
+def test_looking_for_a_call_keeps_nothing(wrap: Wrap) -> None:
+    q, k, v = (wrap(x) for x in query_key_value())
+    scaled_dot_product_attention(q, k, v)
+    options = (False, None, False)
+    assert functional._remembered.run(q, k, v, options) is not None
+    others = [q, k, None, q.dtype]
+    before = [sys.getrefcount(x) for x in others]
+    for _ in range(500):
+        assert functional._remembered.run(q, k, k, options) is None
+    after = [sys.getrefcount(x) for x in others]
+    assert max(abs(x - y) for x, y in zip(before, after, strict=True)) < 100, (before, after)
+
+
+@pytest.mark.parametrize("wrap", KINDS)
 def test_forgetting_while_others_call(wrap: Wrap) -> None:
     cases = [query_key_value(rows=n, keys=30) for n in (1, 5, 9)]
     expected = [scaled_dot_product_attention(*case) for case in cases]

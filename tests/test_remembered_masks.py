@@ -68,6 +68,7 @@ def test_masks_of_other_layouts_are_other_calls(wrap: Wrap) -> None:
     wrapped = [wrap(x) for x in arrays]
     masks = [mask_of((12, 20), dtype, 1) for dtype in ("bool", "float32")]
     masks += [np.asfortranarray(masks[0]), np.broadcast_to(masks[1][:1], (12, 20)), masks[0][:1]]
+    masks += [mask_of((n, 1, 1, 20), "bool", n) for n in (2, 1)]  # of equal strides
     masks += [mask_of((24, 20), "bool", 2)[::2], np.broadcast_to(masks[1][:, :1], (2, 4, 12, 20))]
     for repeated in (False, True):
         for mask in masks:

@@ -163,6 +163,15 @@ def test_equal_shapes_of_other_types_are_other_calls() -> None:
     assert torch.equal(scaled_dot_product_attention(*given), expected)
 
 
+def test_equal_strides_of_other_shapes_are_other_calls() -> None:
+    q, k, v = (torch.from_numpy(x) for x in query_key_value())
+    scaled_dot_product_attention(q, k, v)
+    more = torch.cat([v, v])
+    assert more.stride() == v.stride()
+    with pytest.raises(ValueError, match="batch: expected one size"):
+        scaled_dot_product_attention(q, k, more)
+
+
 def test_many_shapes_of_one_size_take_turns() -> None:
     """More than a table holds."""
     heads = [n for n in range(1, 721) if 720 % n == 0]

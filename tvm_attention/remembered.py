@@ -59,16 +59,12 @@ class RememberedCalls:
             table = self._torch_tables.get(place)
             if table is None or self._forward_ad._current_level >= 0:
                 return None
-            if self._is_grad_enabled() and (
-                query.requires_grad
-                or key.requires_grad
-                or value.requires_grad
-                or (mask is not None and mask.requires_grad)
-            ):
+            graded = self._is_grad_enabled()
+            if graded and (query.requires_grad or key.requires_grad or value.requires_grad):
                 return None
             if query.is_neg() or key.is_neg() or value.is_neg():
                 return None
-            if mask is not None and mask.is_neg():
+            if mask is not None and (mask.is_neg() or (graded and mask.requires_grad)):
                 return None
         elif array is np.ndarray:
             table = self._numpy_tables.get((query.size, key.size, mask is None, options))
@@ -77,10 +73,10 @@ class RememberedCalls:
         else:
             return None
         own = workspace
-        arrays = (query, key, value) if mask is None else (query, key, value, mask)
-        return self._run(
-            table.address, self._pool.max_threads(), own.address, own.size, *arrays
-        )  # fmt: skip
+        threads = self._pool.max_threads()
+        if mask is None:
+            return self._run(table.address, threads, own.address, own.size, query, key, value)
+        return self._run(table.address, threads, own.address, own.size, query, key, value, mask)
 
     def add(
         self,

@@ -14,9 +14,12 @@ _DESCRIBE = 40  # offset of dltensor_from_py_object_no_sync in DLPackExchangeAPI
 
 
 def torch_planner(torch: Any) -> Planner | None:
-    """None for a torch that does not offer DLPack's exchange functions."""
+    """None for a torch that does not offer DLPack's exchange functions, or does not say whether
+    forward-mode derivatives are being taken, which a tensor itself does not tell in short."""
     describe = _exchange_function(torch.Tensor)
-    return Planner(describe, torch.empty_like) if describe else None
+    if not describe or not hasattr(torch.autograd.forward_ad, "_current_level"):
+        return None
+    return Planner(describe, torch.empty_like)
 
 
 def numpy_planner() -> Planner | None:
