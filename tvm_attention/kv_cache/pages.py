@@ -45,7 +45,7 @@ def opened_pages(kind: ArrayKind, key: Any, value: Any, table: _Table) -> tuple[
         steps = [_steps(kind, x, part) for x in arrays]
     page, within = _ratio(*steps[0])
     numbers = table[..., None] * page + np.arange(page_size // part) * within
-    numbers = numbers.reshape(len(table), -1)
+    numbers = numbers.reshape(len(table), table.shape[1] * (page_size // part))
     if np.abs(numbers).max(initial=0) > 2**31 - 1:
         raise UnsupportedError(
             f"pages: expected at most 2**31 parts of {part} keys, into which pages of {page_size} are "
