@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,12 +40,16 @@ def test_this_machine_remembers_both_kinds() -> None:
     assert plans.torch_planner(torch) is not None
 
 
-@pytest.mark.parametrize(
-    "torch_less", [type("Tensor", (), {}), type("Tensor", (), {"__dlpack_c_exchange_api__": None})]
-)
-def test_a_torch_without_exchange_functions_has_no_planner(torch_less: type) -> None:
-    module = type("module", (), {"Tensor": torch_less, "empty_like": torch.empty_like})
-    assert plans.torch_planner(module) is None
+@pytest.mark.parametrize("api", [{}, {"__dlpack_c_exchange_api__": 3}])
+def test_a_torch_without_exchange_functions_has_no_planner(api: dict[str, Any]) -> None:
+    other = SimpleNamespace(
+        Tensor=type("Tensor", (), api), empty_like=torch.empty_like, autograd=torch.autograd
+    )
+    assert plans.torch_planner(other) is None
+    other.Tensor = torch.Tensor
+    assert plans.torch_planner(other) is not None
+    other.autograd = SimpleNamespace(forward_ad=None)
+    assert plans.torch_planner(other) is None
 
 
 def refuse(*arguments: Any) -> Any:

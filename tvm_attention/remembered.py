@@ -91,7 +91,11 @@ class RememberedCalls:
         arrays = tuple(inputs) if mask is None else (*inputs, mask)
         # With the result: arrays that came through DLPack are inputs of one kind and results of another.
         planner = self._planner((*arrays, out))
-        if planner is None or prepared.workspace_bytes > KEPT_BYTES:
+        if planner is None:
+            return
+        if (
+            prepared.workspace_bytes > KEPT_BYTES
+        ):  # given back after each call: none is there to use
             return
         like, empty_like = None, planner.empty_like
         if _layout(empty_like(arrays[0])) != _layout(out):

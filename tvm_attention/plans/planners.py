@@ -25,23 +25,24 @@ def torch_planner(torch: Any) -> Planner | None:
 def numpy_planner() -> Planner | None:
     """None for a Python whose objects, or a NumPy whose arrays are not what ndarray.ll expects, as
     without a global lock. Raises KernelBuildError."""
+    if object.__basicsize__ != 2 * ctypes.sizeof(ctypes.c_void_p):
+        return None
     planner = Planner(ndarray_description(), np.empty_like)
     probe = np.zeros((2, 3, 5), np.float32)[:, ::2]
-    axes = probe.ndim, *probe.shape, *probe.strides
-    header_bytes = 2 * ctypes.sizeof(ctypes.c_void_p)
-    if object.__basicsize__ != header_bytes:
-        return None
-    device, kind, *extents = planner.layout(probe)
-    return planner if (id(probe.dtype), axes) == (device, (kind & 0xFFFFFFFF, *extents)) else None
+    expected = [id(probe.dtype), probe.ndim, *probe.shape, *probe.strides]
+    dtype, kind, *extents = planner.layout(probe)
+    return planner if [dtype, kind & 0xFFFFFFFF, *extents] == expected else None
 
 
 def _exchange_function(tensor: type) -> int:
     """Address of torch's dltensor_from_py_object_no_sync, 0 if it has none."""
     capsule = getattr(tensor, "__dlpack_c_exchange_api__", None)
-    if capsule is None:
+    named = capsule, b"dlpack_exchange_api"
+    is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
+    if not is_valid(("PyCapsule_IsValid", ctypes.pythonapi))(*named):
         return 0
     get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-    api = get(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, b"dlpack_exchange_api")
+    api = get(("PyCapsule_GetPointer", ctypes.pythonapi))(*named)
     if ctypes.c_uint32.from_address(api).value != 1:  # DLPack's major version
         return 0
     return ctypes.c_void_p.from_address(api + _DESCRIBE).value or 0

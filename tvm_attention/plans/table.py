@@ -80,20 +80,23 @@ class Planner:
     ) -> Plan:
         """The plan of a call on such arrays (query, key, value and mask, if any) by that many threads
         (0: any). ``empty_like`` of ``like`` (None: of the query) gives results laid out as ``out``."""
-        indices = [0, 1, 2, prepared.mask_index][: len(arrays)]
+        mask = () if prepared.mask_index is None else (prepared.mask_index,)
+        described = (*arrays, out)
         layouts: list[int] = []
-        for index, x in zip((*indices, _OUT), (*arrays, out), strict=True):
-            assert index is not None
-            layouts += index, *self.layout(x)
+        for index, x in zip((0, 1, 2, *mask, _OUT), described, strict=True):
+            layouts.append(index)
+            layouts += self.layout(x)
         count = _ADDRESSES + len(prepared.arguments)
         words = [prepared.main.__chandle__(), count, threads, prepared.workspace_bytes]
-        words += [0 if like is None else id(like), *layouts, *[_INT, 0] * _ADDRESSES]
-        for argument in prepared.arguments:
-            is_float = isinstance(argument, float)
-            words += (_FLOAT, _bits(argument)) if is_float else (_INT, int(argument))
+        words.append(0 if like is None else id(like))
+        words += layouts
+        words += _any_values((*(0,) * _ADDRESSES, *prepared.arguments))
         kept = array("q", words)
-        # A description may name a dtype by its address.
-        alive = (prepared, like, *(x.dtype for x in (*arrays, out)))
+        alive = (
+            prepared,
+            like,
+            [x.dtype for x in described],
+        )  # which a description may name by address
         return Plan(kept.buffer_info()[0], (threads, *layouts), kept, alive)
 
     def layout(self, x: Any) -> list[int]:
@@ -105,6 +108,12 @@ class Planner:
         return [view.device, view.kind, *view.shape[:axes], *view.strides[:axes]]
 
 
-def _bits(number: float) -> int:
-    bits: int = _WORD.unpack(_DOUBLE.pack(number))[0]
-    return bits
+def _any_values(arguments: tuple[float, ...]) -> list[int]:
+    """Ints and floats as TVMFFIAny, two words each."""
+    words = [_INT] * (2 * len(arguments))
+    for n, x in enumerate(arguments):
+        if type(x) is float:
+            words[2 * n] = _FLOAT
+            (x,) = _WORD.unpack(_DOUBLE.pack(x))
+        words[2 * n + 1] = int(x)
+    return words
