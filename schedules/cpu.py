@@ -13,6 +13,7 @@ from tvm_attention.compute import (
     SplitKVTiles,
     blocks_and_merge,
     row_block,
+    running,
     split_kv,
     streaming,
     weights,
@@ -25,7 +26,9 @@ from tvm_attention.schedules.cpu_prefill import (
     schedule_streaming,
     schedule_weights,
 )
+from tvm_attention.schedules.cpu_running import schedule_running
 from tvm_attention.schedules.cpu_space import decode_rows, dividing_lanes
+from tvm_attention.schedules.cpu_task import Widths
 from tvm_attention.schedules.machine import MachineParameters
 from tvm_attention.workload import AttentionWorkload
 
@@ -40,21 +43,27 @@ def build(
     return _BUILDERS[candidate.variant](Problem(workload, fixed), workload, machine, candidate)
 
 
+def _widths(p: Problem, m: MachineParameters) -> Widths:
+    return Widths(
+        m.lanes, dividing_lanes(p.head_dim, m.lanes), dividing_lanes(p.value_dim, m.lanes)
+    )
+
+
 def _build_row_block(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:
-    out_lanes = dividing_lanes(p.value_dim, m.lanes)
+    widths = _widths(p, m)
     along = bool(c["queries_along_lanes"])
     tiles = RowBlockTiles(
         c["query_block"], c["score_rows"], c["value_rows"], along, bool(c["pack_key"]),
-        bool(c["pack_value"]), m.lanes if along else out_lanes,
+        bool(c["pack_value"]), m.lanes if along else widths.value,
     )  # fmt: skip
-    return schedule_row_block(row_block(p, tiles), c, m.lanes, out_lanes)
+    return schedule_row_block(row_block(p, tiles), c, widths)
 
 
 def _build_weights(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:
     tiles = RowBlockTiles(
         c["query_block"], c["score_rows"], 1, True, bool(c["pack_key"]), False, m.lanes
     )
-    return schedule_weights(weights(p, tiles), c, m.lanes)
+    return schedule_weights(weights(p, tiles), c, _widths(p, m))
 
 
 def _key_block_tiles(m: MachineParameters, c: Candidate) -> KeyBlockTiles:
@@ -67,14 +76,17 @@ def _key_block_tiles(m: MachineParameters, c: Candidate) -> KeyBlockTiles:
 def _build_blocks_and_merge(
     p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate
 ) -> Any:
-    out_lanes = dividing_lanes(p.value_dim, m.lanes)
     func = blocks_and_merge(p, _key_block_tiles(m, c))
-    return schedule_blocks_and_merge(func, c, m.lanes, out_lanes)
+    return schedule_blocks_and_merge(func, c, _widths(p, m))
 
 
 def _build_streaming(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:
-    out_lanes = dividing_lanes(p.value_dim, m.lanes)
-    return schedule_streaming(streaming(p, _key_block_tiles(m, c)), c, m.lanes, out_lanes)
+    return schedule_streaming(streaming(p, _key_block_tiles(m, c)), c, _widths(p, m))
+
+
+def _build_running(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:
+    func = running(p, _key_block_tiles(m, c), c["query_strips"])
+    return schedule_running(func, c, _widths(p, m))
 
 
 def _build_split_kv(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:
@@ -94,6 +106,7 @@ _BUILDERS: dict[str, Callable[[Problem, AttentionWorkload, MachineParameters, Ca
     "row_block": _build_row_block,
     "blocks_and_merge": _build_blocks_and_merge,
     "streaming": _build_streaming,
+    "running": _build_running,
     "split_kv": _build_split_kv,
     "weights": _build_weights,
 }

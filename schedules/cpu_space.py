@@ -119,6 +119,8 @@ def _prefill_refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -
         return "broadcasts of keys or values would convert each again at every use; pack them"
     if w.kv_dtype is not None and not c["pack_value"]:
         return "quantised values are scaled when they are packed"
+    if c.variant == "running" and w.masks and not c["pack_value"]:
+        return "values that are not finite are taken out when they are packed"
     for name, width in (("score", c["query_block"]), ("value", columns)):
         vectors = c[f"{name}_vectors"]
         if width % (vectors * m.lanes):
@@ -146,7 +148,20 @@ def design_space(workload: AttentionWorkload, machine: MachineParameters) -> Des
         variants["row_block"] = _row_block_choices(workload, machine)
         variants["blocks_and_merge"] = _key_block_choices(workload, machine)
         variants["streaming"] = _key_block_choices(workload, machine)
+        if running_serves(workload):
+            variants["running"] = {
+                **_key_block_choices(workload, machine),
+                "query_strips": (1, 2, 4, 8),
+            }
     return DesignSpace(variants, lambda c: _refusal(workload, machine, c))
+
+
+def running_serves(workload: AttentionWorkload) -> bool:
+    """Running attention keeps no row maximum for sinks or the log-sum-exp; and it looks for NaN among
+    masked values by blocks of a key tensor that all batch elements start at the same place of."""
+    w = workload
+    plain_values = not w.ragged and not w.paged
+    return w.output == "attention" and not w.sinks and (plain_values or not w.masks)
 
 
 def split_kv_serves(workload: AttentionWorkload, machine: MachineParameters) -> bool:

@@ -79,10 +79,28 @@ def register_tile_under(
     sch.reorder(k, product_row, product_vector, product_lane)
     for loop in (row_in, vector, product_row, product_vector):
         sch.unroll(loop)
+    for loop in (vector, product_vector):
+        annotate(sch, loop, {"query_vectors": 1})
     sch.vectorize(lane)
     sch.vectorize(product_lane)
     sch.decompose_reduction(product, k)
     return row_tile, strip
+
+
+def transposition(sch: Schedule, name: str, size: int, lanes: int, query_axis: int) -> None:
+    """Let lowering transpose a stage by tiles of ``size``, of which 4, 8 and 16 are worth it;
+    ``query_axis`` says which of its last two axes runs over query rows."""
+    block = sch.get_sblock(name)
+    if size < 4:
+        vectorise_last(sch, block, size if query_axis == 0 else lanes)
+        return
+    row, column = sch.get_loops(block)[-2:]
+    row_tile, row_in = sch.split(row, [None, size])
+    column_tile, column_in = sch.split(column, [None, size])
+    sch.reorder(row_tile, column_tile, row_in, column_in)
+    annotate(sch, row_tile, {"transposition": size, "query_axis": query_axis})
+    for loop in (row_in, column_in):
+        annotate(sch, loop, {"tile": 1})
 
 
 def annotate(sch: Schedule, loop: Any, notes: dict[str, int]) -> None:

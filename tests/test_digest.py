@@ -22,6 +22,7 @@ PREFILL = [
     Candidate.of("row_block", {**ROW_BLOCK, "queries_along_lanes": 1}),
     Candidate.of("blocks_and_merge", KEY_BLOCKS),
     Candidate.of("streaming", {**KEY_BLOCKS, "pack_value": 0}),
+    Candidate.of("running", {**KEY_BLOCKS, "query_strips": 2}),
 ]
 DECODE = [
     Candidate.of("split_kv", {"score_keys": 2, "streams": 2, "value_rows": 2, "value_vectors": 2})
@@ -45,6 +46,8 @@ def lowered_text() -> str:
         for workload, candidates in ((prefill, PREFILL), (decode, DECODE)):
             space = x86.design_space(workload, MACHINE)
             for candidate in candidates:
+                if candidate.variant == "running" and options.get("sinks"):
+                    continue
                 assert space.refusal(candidate) is None
                 func = x86.build(workload, MACHINE, candidate).mod["main"]
                 texts.append(lower(func, workload).main.script())

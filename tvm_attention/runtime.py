@@ -9,7 +9,14 @@ from typing import Any
 
 from tvm_attention import environment
 from tvm_attention.compiler import CompiledKernel, kernel_key, load_kernel
-from tvm_attention.database import Match, TuningLog, TuningRecord, available_logs, match
+from tvm_attention.database import (
+    Match,
+    TuningLog,
+    TuningRecord,
+    available_logs,
+    match,
+    warn_of_refusals,
+)
 from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.errors import InvalidTypeError
 from tvm_attention.kernel import Kernel, KernelSource
@@ -155,6 +162,7 @@ def _read_logs() -> list[TuningLog]:
     with _lock:
         if _logs is None:
             _logs = list(available_logs())
+            warn_of_refusals(_logs)
         return _logs
 
 

@@ -4,6 +4,7 @@ from tvm_attention.compute.bounds import Bounds
 from tvm_attention.compute.key_blocks import KeyBlockTiles, blocks_and_merge, streaming
 from tvm_attention.compute.problem import FixedLengths, Problem
 from tvm_attention.compute.row_block import RowBlockTiles, row_block, weights
+from tvm_attention.compute.running import running
 from tvm_attention.compute.split_kv import SplitKVTiles, split_kv
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "SplitKVTiles",
     "blocks_and_merge",
     "row_block",
+    "running",
     "split_kv",
     "streaming",
     "weights",

@@ -19,7 +19,7 @@ from typing import Any
 from tvm import te, tirx
 
 from tvm_attention.compute.exp2 import exp2
-from tvm_attention.compute.packing import key_rows, value_columns
+from tvm_attention.compute.packing import key_rows, scale_row, value_columns
 from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
 from tvm_attention.compute.repair import Element, repaired
 from tvm_attention.compute.rows import Rows
@@ -99,9 +99,10 @@ def _blocks(p: Problem, tiles: KeyBlockTiles) -> _Blocks:
 def _scores(p: Problem, tiles: KeyBlockTiles, outer: Any, count: Any) -> te.Tensor:
     """Stages QT, (KP,) ST and SC, the scores as they enter the softmax."""
     block, keys, rows = tiles.query_block, tiles.key_block, tiles.score_rows
+    scale = scale_row(p)
     QT = te.compute(
         (*outer, p.head_dim, block),
-        lambda b, h, qb, d, i: p.query(b, h, qb * block + i, d),
+        lambda b, h, qb, d, i: p.query(b, h, qb * block + i, d) * scale(d),
         name="QT",
     )
     key = key_rows(p, tiles.pack_key)

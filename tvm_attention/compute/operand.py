@@ -47,6 +47,12 @@ def is_nan(x: Any) -> Any:
     return size > tirx.const(0x7F800000, "int32")
 
 
+def is_finite(x: Any) -> Any:
+    """Whether a float32 is neither NaN nor Inf."""
+    size = tirx.reinterpret("int32", x) & tirx.const(0x7FFFFFFF, "int32")
+    return size < tirx.const(0x7F800000, "int32")
+
+
 def as_stored(x: Any, dtype: str) -> Any:
     """A float32 number rounded (to nearest, ties to even) to what is stored."""
     if dtype == "float32":

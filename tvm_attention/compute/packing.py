@@ -7,9 +7,11 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tvm_attention.compute.problem import Problem
+from tvm_attention.compute.operand import is_finite
+from tvm_attention.compute.problem import Problem, ceil_div, float32
 
 Element = Callable[..., Any]
+MAX_TILE = 16  # of a transposition
 
 
 def key_rows(p: Problem, pack: bool) -> Element:
@@ -24,19 +26,25 @@ def key_rows(p: Problem, pack: bool) -> Element:
     return lambda b, h, key, d: KP[(*_memory(p, b, h), _row(p, b, p.clamped(b, key)), d)]
 
 
-def value_columns(p: Problem, pack: bool, width: int) -> Element:
+def value_columns(p: Problem, pack: bool, width: int, only_finite: bool = False) -> Element:
     """``value(batch, kv_head, key, column)``, the last column repeated beyond the end; packed: stage VP,
     strips of ``width`` columns, contiguous over the keys. Lowering lets the loops over keys run over those
-    there are: clamping here would cost an address computation in the innermost loop."""
+    there are: clamping here would cost an address computation in the innermost loop. ``only_finite``
+    packs zero for NaN and Inf (see :func:`finite_values`)."""
 
     def column(c: Any) -> Any:
         return tirx.min(c, p.value_dim - 1)
 
     if not pack:
         return lambda b, h, key, c: p.value(b, h, key, column(c))
+
+    def packed_value(m: Any, h: Any, t: Any, row: Any, c: Any) -> Any:
+        number = _dequantised(p, "value", m, h, row, column(t * width + c))
+        return tirx.Select(is_finite(number), number, float32(0.0)) if only_finite else number
+
     VP = te.compute(
         (p["kv_batches"], p.kv_heads, -(-p.value_dim // width), p["key_rows"], width),
-        lambda m, h, t, row, c: _dequantised(p, "value", m, h, row, column(t * width + c)),
+        packed_value,
         name="VP",
     )
 
@@ -45,6 +53,31 @@ def value_columns(p: Problem, pack: bool, width: int) -> Element:
         return VP[(*_memory(p, b, h), strip, _row(p, b, key), place)]
 
     return packed
+
+
+def finite_values(p: Problem, keys: int) -> tuple[te.Tensor, Element]:
+    """What packing only finite values left out: stage VB (batch, kv_head, block of ``keys`` keys), above
+    zero where it was anything; and ``left_out(batch, kv_head, key, column)``, that value or zero."""
+
+    def left_out(b: Any, h: Any, key: Any, c: Any) -> Any:
+        number = p.value(b, h, p.clamped(b, key), c)
+        return tirx.Select(is_finite(number), float32(0.0), number)
+
+    j, c = te.reduce_axis((0, keys), "jb"), te.reduce_axis((0, p.value_dim), "cb")
+
+    def spoilt(b: Any, h: Any, kb: Any) -> Any:
+        finite = is_finite(p.value(b, h, p.clamped(b, kb * keys + j), c))
+        return te.max(tirx.Select(finite, float32(0.0), float32(1.0)), axis=[j, c])
+
+    shape = (p["batch"], p.kv_heads, ceil_div(p["key_length"], keys))
+    return te.compute(shape, spoilt, name="VB"), left_out
+
+
+def scale_row(p: Problem) -> Element:
+    """``scale(d)``: stage SCALE, the scale once for every column of a transposition's tile, which multiplies
+    by a row of factors."""
+    SCALE = te.compute((MAX_TILE,), lambda _: p["scale_log2"], name="SCALE")
+    return lambda d: SCALE[tirx.floormod(d, MAX_TILE)]
 
 
 def _dequantised(p: Problem, name: str, m: Any, h: Any, row: Any, column: Any) -> Any:

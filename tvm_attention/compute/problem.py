@@ -89,9 +89,9 @@ class Problem:
         return tirx.max(self["key_length"], 1)
 
     def query(self, b: Any, h: Any, row: Any, d: Any) -> Any:
-        """Scaled element of a row, the last one repeated beyond the end."""
+        """Element of a query row, the last one repeated beyond the end."""
         row = self.bounds.query_start(b) + self.clamped_row(b, row)
-        return self._query.at(tirx.const(0, "int64"), b, h, row, d) * self["scale_log2"]
+        return self._query.at(tirx.const(0, "int64"), b, h, row, d)
 
     def key(self, b: Any, kv_head: Any, row: Any, d: Any) -> Any:
         """Element of a batch element's key as stored, the last key repeated beyond the end."""

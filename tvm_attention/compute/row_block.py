@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tvm_attention.compute.packing import key_rows, value_columns
+from tvm_attention.compute.packing import key_rows, scale_row, value_columns
 from tvm_attention.compute.problem import Problem, ceil_div
 from tvm_attention.compute.repair import repaired
 from tvm_attention.compute.rows import Rows
@@ -71,10 +71,12 @@ def row_block(p: Problem, tiles: RowBlockTiles) -> tirx.PrimFunc:
         return P[b, h, qb, j5, i], value(b, tirx.truncdiv(h, p["group"]), j5, c)
 
     total = repaired(p, OT, tiles.lanes, term_again, [j5])
+    # A stage of its own, so that the result is a plain product.
+    FX = te.compute(OT.shape, lambda *i: total(*i), name="FX") if p.workload.masks else OT
 
     def result(b: Any, h: Any, i: Any, c: Any) -> Any:
         qb, ii = tirx.floordiv(i, block), tirx.floormod(i, block)
-        o = total(b, h, qb, c, ii) if along else total(b, h, qb, ii, c)
+        o = FX[b, h, qb, c, ii] if along else FX[b, h, qb, ii, c]
         return softmax.rows.finish(p, o, b, h, qb, ii)
 
     return p.function(te.compute(p.out_shape, result, name="O"))
@@ -96,9 +98,10 @@ def weights(p: Problem, tiles: RowBlockTiles) -> tirx.PrimFunc:
 def _softmax(p: Problem, tiles: RowBlockTiles) -> _Softmax:
     block, tile = tiles.query_block, tiles.score_rows
     outer = (*p.outer, ceil_div(p["query_length"], block))
+    scale = scale_row(p)
     QT = te.compute(
         (*outer, p.head_dim, block),
-        lambda b, h, qb, d, i: p.query(b, h, qb * block + i, d),
+        lambda b, h, qb, d, i: p.query(b, h, qb * block + i, d) * scale(d),
         name="QT",
     )
     key = key_rows(p, tiles.pack_key)

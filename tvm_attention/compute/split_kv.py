@@ -114,7 +114,7 @@ def _scores(
 
     def query_at(b: Any, h: Any, row: Any, column: Any) -> Any:
         head, i = places.query(row)
-        return p.query(b, h * p["group"] + head, i, column)
+        return p.query(b, h * p["group"] + head, i, column) * p["scale_log2"]
 
     QS = te.compute((p["batch"], p.kv_heads, rows, p.head_dim), query_at, name="QS")
     dd = te.reduce_axis((0, p.head_dim // SV), "dd")
@@ -163,7 +163,9 @@ def _values(
         b, h, sp, r, c = index
         key = places.key(b, sp, jo, ji)
         weight_of, scale = P[b, h, sp, r, jo, ji], p.scale_of("value_scale", b, h, key)
-        return weight_of if scale is None else weight_of * scale, p.value(b, h, p.clamped(b, key), c)
+        return weight_of if scale is None else weight_of * scale, p.value(
+            b, h, p.clamped(b, key), c
+        )
 
     summed, again = axes(""), axes("x")
 

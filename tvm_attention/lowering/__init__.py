@@ -14,11 +14,13 @@ from tvm.s_tir import transform
 
 from tvm_attention.arguments import SCALARS
 from tvm_attention.compute import Bounds
-from tvm_attention.lowering.convention import pointer_function
+from tvm_attention.lowering.carrying import carry
+from tvm_attention.lowering.convention import Outputs, pointer_function
 from tvm_attention.lowering.distribution import distribute
 from tvm_attention.lowering.memory import place_in_workspace, take_allocations, tiles_on_stack
 from tvm_attention.lowering.narrowing import Narrowing, Scope
-from tvm_attention.lowering.statements import statements
+from tvm_attention.lowering.statements import sequence, statements
+from tvm_attention.lowering.transposition import Transposition
 from tvm_attention.workload import AttentionWorkload
 
 __all__ = ["LoweredKernel", "lower"]
@@ -42,13 +44,22 @@ def lower(func: tirx.PrimFunc, workload: AttentionWorkload) -> LoweredKernel:
     blocks = _lower_blocks(tvm.IRModule({"main": func}))["main"]
     symbols = {p.name: p for p in blocks.params}
     bounds = Bounds(workload, symbols, lambda i: tirx.BufferLoad(symbols["ragged"], [i]))
-    body = Narrowing(symbols, bounds, workload.ragged).rewrite(blocks.body, Scope())
+    outputs = Outputs(symbols, bounds, workload)
+    strides = {"query": symbols["query_row_stride"], "out": outputs.strides[2]}
+    transposition = Transposition(strides, dict.fromkeys(strides, workload.dtype))
+    narrowing = Narrowing(symbols, bounds, workload.ragged, transposition)
+    body = narrowing.rewrite(carry(outputs.redirect(blocks.body)), Scope())
     body = distribute(tiles_on_stack(body), symbols, workload, bounds)
     shared: list[Any] = []
     rest = statements(take_allocations(body, shared))
     workspace = tirx.Var("workspace_address", "int64")
     prologue, size = place_in_workspace(shared, workspace)
-    main = pointer_function(blocks, [*prologue, *rest], workspace, symbols, workload, bounds)
+    stmts = [*prologue, *rest]
+    main = pointer_function(
+        blocks, transposition.linked(sequence(stmts)), workspace, symbols, workload, outputs
+    )
+    # Bodies for different numbers of vectors share their loop variables until here.
+    main = tirx.transform.ConvertSSA()(tvm.IRModule({"main": main}))["main"]
     total = tirx.PrimFunc(
         [symbols[n] for n in SCALARS], tirx.Return(size), tvm.ir.PrimType("int64")
     )

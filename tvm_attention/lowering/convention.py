@@ -21,19 +21,16 @@ from tvm_attention.workload import AttentionWorkload
 
 def pointer_function(
     func: tirx.PrimFunc,
-    stmts: list[Any],
+    body: Any,
     workspace: Any,
     symbols: Mapping[str, Any],
     w: AttentionWorkload,
-    bounds: Bounds,
+    outputs: Outputs,
 ) -> tirx.PrimFunc:
-    """A function of addresses, :data:`SCALARS`, strides and extras around a kernel's statements."""
-    out_strides = [tirx.Var(f"out_{axis}_stride", "int64") for axis in STRIDES]
-    out = _flat("out", w.dtype)
-    outputs = _Outputs(symbols, bounds, out, out_strides)
-    stmts = [outputs.redirect(s) for s in stmts]
+    """A function of addresses, :data:`SCALARS`, strides and extras around a kernel's statements, whose
+    stores :class:`Outputs` has redirected."""
     added = extras(w)
-    buffers = {n: symbols[n] for n in TENSORS[:3]} | {"out": out}
+    buffers = {n: symbols[n] for n in TENSORS[:3]} | {"out": outputs.out}
     buffers |= {e.name: symbols[e.name] for e in added if e.buffer and e.name != "lse"}
     if any(e.name == "lse" for e in added):
         buffers["lse"] = outputs.lse
@@ -46,10 +43,10 @@ def pointer_function(
         prologue.append(tirx.DeclBuffer(buffer, data=handle))
     strides = [symbols[f"{n}_{a}_stride"] for n in TENSORS[:3] for a in STRIDES]
     params = [addresses[n] for n in TENSORS] + [workspace, *(symbols[n] for n in SCALARS)]
-    params += [*strides, *out_strides]
+    params += [*strides, *outputs.strides]
     known = {v.name: v for v in outputs.lse_strides} | dict(symbols)
     params += [addresses[e.name] if e.buffer else known[e.name] for e in added]
-    whole: Any = tirx.SeqStmt([*prologue, *stmts])
+    whole: Any = tirx.SeqStmt([*prologue, body])
     # Workspace allocation asks which device it is for; with tensors TVM would read that off the first.
     for key, value in (("device_type", 1), ("device_id", 0)):
         whole = tirx.AttrStmt(tvm.ir.StringImm("default"), key, tirx.const(value, "int32"), whole)
@@ -61,16 +58,14 @@ def _flat(name: str, dtype: str) -> Any:
     return tirx.decl_buffer(size, STORAGE[dtype], name=name, layout=None)
 
 
-class _Outputs:
+class Outputs:
     """Stores to the dense output become stores through the caller's strides; the log-sum-exp that a
     row's result hangs from is stored beside it."""
 
-    def __init__(
-        self, symbols: Mapping[str, Any], bounds: Bounds, out: Any, strides: list[Any]
-    ) -> None:
-        self._dense, self._out, self._strides = symbols["O"], out, strides
-        self._bounds = bounds
-        self.lse = _flat("lse", "float32")
+    def __init__(self, symbols: Mapping[str, Any], bounds: Bounds, w: AttentionWorkload) -> None:
+        self._dense, self._bounds = symbols["O"], bounds
+        self.out, self.lse = _flat("out", w.dtype), _flat("lse", "float32")
+        self.strides = [tirx.Var(f"out_{axis}_stride", "int64") for axis in STRIDES]
         self.lse_strides = [tirx.Var(f"lse_{axis}_stride", "int64") for axis in ("batch", "head")]
 
     def redirect(self, s: Any) -> Any:
@@ -89,8 +84,8 @@ class _Outputs:
     def _store(self, s: Any) -> Any:
         b, h, i, column = s.indices
         row = self._bounds.query_start(b) + i
-        place = offset_of((b, h, row), self._strides)
-        stores = [tirx.BufferStore(self._out, s.value, [place + tirx.Cast("int64", column)])]
+        place = offset_of((b, h, row), self.strides)
+        stores = [tirx.BufferStore(self.out, s.value, [place + tirx.Cast("int64", column)])]
         lse = load_of("LSE", s.value)
         if lse is not None:
             place = offset_of((b, h, row), (*self.lse_strides, tirx.const(1, "int64")))

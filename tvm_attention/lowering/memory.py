@@ -31,6 +31,9 @@ def tiles_on_stack(stmt: Any) -> Any:
         return tirx.SeqStmt([x for s in rewritten for x in statements(s)])
     if isinstance(stmt, tirx.For):
         return with_body(stmt, tiles_on_stack(stmt.body))
+    if isinstance(stmt, tirx.IfThenElse):
+        other = None if stmt.else_case is None else tiles_on_stack(stmt.else_case)
+        return tirx.IfThenElse(stmt.condition, tiles_on_stack(stmt.then_case), other)
     if isinstance(stmt, tirx.AllocBuffer) and stmt.buffer.scope() == "local":
         return _on_stack(stmt.buffer)
     return stmt

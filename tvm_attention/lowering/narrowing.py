@@ -16,6 +16,11 @@ their extents are shortened to what is valid and, when causal, visible:
 ``key_blocks``   the same blocks, defining nothing
 ``block_keys``   keys of the current block, in units of the given number
 ``split_vectors``  key vectors of the current split
+``query_strip``  strips of that many query rows within the task
+``query_vectors``  vectors of queries; a strip of fewer valid rows runs over fewer of them
+``value_tile``   row tiles of which the last one stands for the row sums: no keys at all
+``transposition``  a nest that becomes calls (tvm_attention.lowering.transposition)
+``if_above_zero``  not at all unless the block's element of the stage VB is
 ``if_nan``       not at all unless the stage FLAG, computed before, is NaN
 ===============  ===========================================================================
 
@@ -33,7 +38,9 @@ from tvm import tirx
 from tvm_attention.compute import Bounds
 from tvm_attention.compute.operand import is_nan
 from tvm_attention.compute.problem import ceil_div
-from tvm_attention.lowering.statements import sequence, statements
+from tvm_attention.lowering.statements import load_of, sequence, statements
+from tvm_attention.lowering.strips import by_vectors
+from tvm_attention.lowering.transposition import Transposition
 
 
 @dataclass(frozen=True)
@@ -70,13 +77,23 @@ class Scope:
     rows: Span | None = None
     block_keys: Span | None = None
     split_vectors: Span | None = None
+    first_row: Any = None
+    key_block: tuple[Any, int] | None = None  # first key and size of the current block
+    last_tile: Any = None
 
 
 class Narrowing:
     """Rewrites annotated loops; everything else is kept as it is."""
 
-    def __init__(self, symbols: Mapping[str, Any], bounds: Bounds, ragged: bool) -> None:
+    def __init__(
+        self,
+        symbols: Mapping[str, Any],
+        bounds: Bounds,
+        ragged: bool,
+        transposition: Transposition,
+    ) -> None:
         self._symbols, self._bounds, self._ragged = symbols, bounds, ragged
+        self._transposition = transposition
         self._flag: Any = None  # the last stored element of the stage FLAG
 
     def rewrite(self, stmt: Any, scope: Scope) -> Any:
@@ -88,17 +105,28 @@ class Narrowing:
         if not isinstance(stmt, tirx.For):
             return stmt
         notes = dict(stmt.annotations)
+        if "transposition" in notes:
+            assert scope.rows is not None
+            return self._transposition.rewrite(stmt, scope.rows.end)
         if "task" in notes:
             scope = replace(scope, batch=stmt.loop_var)
         guarded = notes.pop("if_nan", None) is not None
+        spoilt = notes.pop("if_above_zero", None) is not None
         span, scope = self._narrow(stmt, notes, scope)
         body = self.rewrite(stmt.body, scope)
+        if "query_strip" in stmt.annotations:
+            assert scope.rows is not None
+            body = by_vectors(body, scope.rows.end, int(stmt.annotations["query_strip"]))
         variable, extent = stmt.loop_var, span.end
         if span.first is not None:
             # Counted from zero: TVM makes all loops so, but misses the outer variable in inner bounds.
             variable, extent = tirx.Var(f"{variable.name}_from_zero", "int32"), span.count
             body = sequence([tirx.Bind(stmt.loop_var, variable + span.first), *statements(body)])
         loop = tirx.For(variable, stmt.min, extent, stmt.kind, body, stmt.thread_binding, notes)
+        if spoilt:
+            return tirx.IfThenElse(
+                _load_inside("VB", stmt.body) > tirx.const(0, "float32"), loop, None
+            )
         if not guarded:
             return loop
         return tirx.IfThenElse(is_nan(self._flag), loop, None)
@@ -122,11 +150,15 @@ class Narrowing:
         elif (size := notes.pop("key_block", None)) is not None:
             assert scope.keys is not None
             span = scope.keys.units(int(size))
-            here = scope.keys.within(loop.loop_var * int(size), int(size))
-            scope = replace(scope, block_keys=here)
+            block = loop.loop_var * int(size), int(size)
+            scope = replace(scope, block_keys=scope.keys.within(*block), key_block=block)
         elif (size := notes.pop("key_blocks", None)) is not None:
             assert scope.keys is not None
             span = scope.keys.units(int(size))
+        elif (size := notes.pop("query_strip", None)) is not None:
+            span, scope = self._strip_scope(loop.loop_var, int(size), scope)
+        if notes.pop("value_tile", None) is not None:
+            scope = replace(scope, last_tile=loop.loop_var.equal(loop.extent - 1))
         for name, valid in (
             ("valid_keys", scope.keys),
             ("valid_rows", scope.rows),
@@ -136,6 +168,9 @@ class Narrowing:
             if (unit := notes.pop(name, None)) is not None:
                 assert valid is not None
                 span = valid.units(int(unit))
+                if name == "block_keys" and scope.last_tile is not None:
+                    none = 0 if span.first is None else span.first
+                    span = Span(span.first, tirx.Select(scope.last_tile, none, span.end))
         return span, scope
 
     def _query_scope(self, b: Any, index: Any, block: int) -> Scope:
@@ -143,7 +178,21 @@ class Narrowing:
         start = index * block
         rows = tirx.min(block, bounds.queries(b) - start)
         keys = self._keys(b, start, start + rows - 1)
-        return Scope(batch=b, keys=keys, rows=Span(None, rows))
+        return Scope(batch=b, keys=keys, rows=Span(None, rows), first_row=start)
+
+    def _strip_scope(self, index: Any, size: int, scope: Scope) -> tuple[Span, Scope]:
+        """A strip's own rows, and the keys of the block that they see: fewer than its task does."""
+        assert scope.rows is not None
+        start = index * size
+        rows = tirx.min(size, scope.rows.end - start)
+        here = scope.block_keys
+        if scope.key_block is not None and (self._bounds.causal or self._bounds.window):
+            first = scope.first_row + start
+            here = self._keys(scope.batch, first, first + rows - 1).within(*scope.key_block)
+            if here.first is None:
+                here = Span(None, tirx.max(here.end, 0))
+        inside = replace(scope, rows=Span(None, rows), block_keys=here)
+        return scope.rows.units(size), inside
 
     def _split_scope(self, b: Any, index: Any, lanes: int, chunk: int) -> Scope:
         keys = self._keys(b, 0, self._symbols["query_length"] - 1)
@@ -167,3 +216,10 @@ class Narrowing:
             return Span(None, rows)
         padded = s["kv_batches"].equal(s["batch"])
         return Span(None, tirx.Select(padded, self._bounds.keys(memory_batch), rows))
+
+
+def _load_inside(name: str, stmt: Any) -> Any:
+    """The load of a buffer within the one store of a nest."""
+    while isinstance(stmt, tirx.For):
+        stmt = stmt.body
+    return load_of(name, stmt.value)

@@ -1,0 +1,107 @@
+"""Schedule of running attention: one accumulator of values, updated as the P V register tile ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+
+from tvm_attention.schedules.candidate import Candidate
+from tvm_attention.schedules.cpu_task import Widths, edges, packed, query_task, scores
+from tvm_attention.schedules.register_tile import annotate, vectorise_last
+from tvm_attention.schedules.stages import place, present
+
+
+def schedule_running(func: tirx.PrimFunc, c: Candidate, w: Widths) -> Schedule:
+    """A task is ``query_strips`` strips of queries; each block of keys serves all of them in turn."""
+    sch = Schedule(func, enable_check=False)
+    task = query_task(sch, c["query_strips"] * c["query_block"])
+    place(sch, ("N", "FX", "EX", "R"), task)
+    strip = _accumulators(sch, c, w.lanes)
+    place(sch, ("L", "P", "A", "D", "RM", "M", "SC", "ST"), strip)
+    place(sch, ("QT",), task)
+    _running_maximum(sch, w.lanes, *scores(sch, c, w.lanes, "block_keys"))
+    _weights_and_sum(sch, w.lanes)
+    for name in ("A", "D", "RM"):
+        vectorise_last(sch, sch.get_sblock(name), w.lanes)
+    _non_finite(sch, c, w.lanes)
+    edges(sch, w)
+    packed(sch, w.lanes)
+    return sch
+
+
+def _accumulators(sch: Schedule, c: Candidate, lanes: int) -> Any:
+    """R, whose update takes a tile of P V out of the registers. Returns the loop over query strips."""
+    R, OT = sch.get_sblock("R"), sch.get_sblock("OT")
+    query_strip, row, column, block = sch.get_loops(R)[-4:]
+    tile, row_in = sch.split(row, [None, c["value_rows"]])
+    strip, vector, lane = sch.split(column, [None, c["value_vectors"], lanes])
+    outer = (strip, tile) if c["value_columns_outer"] else (tile, strip)
+    sch.reorder(block, query_strip, *outer, row_in, vector, lane)
+    annotate(sch, block, {"key_block": c["key_block"]})
+    annotate(sch, query_strip, {"query_strip": c["query_block"]})
+    sch.set_scope(OT, 0, "local")
+    sch.compute_at(OT, outer[1], preserve_unit_loops=True)
+    tile_row, tile_column, key = sch.get_loops(OT)[-3:]
+    tile_vector, tile_lane = sch.split(tile_column, [None, lanes])
+    sch.reorder(key, tile_row, tile_vector, tile_lane)
+    annotate(sch, key, {"block_keys": 1})
+    annotate(sch, tile, {"value_tile": 1})
+    annotate(sch, strip, {"valid_rows": c["value_vectors"] * lanes})
+    for loop in (tile_row, tile_vector, row_in, vector):
+        sch.unroll(loop)
+    for loop in (tile_vector, vector):
+        annotate(sch, loop, {"query_vectors": 1})
+    for loop in (tile_lane, lane):
+        sch.vectorize(loop)
+    sch.decompose_reduction(OT, key)
+    sch.decompose_reduction(R, block)
+    return query_strip
+
+
+def _running_maximum(sch: Schedule, lanes: int, tile: Any, strip: Any) -> None:
+    """The maximum of a score tile is taken as the tile is stored, while it is in registers."""
+    M = sch.get_sblock("M")
+    sch.reverse_compute_at(M, strip, preserve_unit_loops=True)
+    column, _, row = sch.get_loops(M)[-3:]
+    vector, lane = sch.split(column, [None, lanes])
+    sch.reorder(vector, row, lane)
+    annotate(sch, vector, {"query_vectors": 1})
+    for loop in (vector, row):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    init = sch.decompose_reduction(M, tile)
+    vectorise_last(sch, init, lanes)
+
+
+def _weights_and_sum(sch: Schedule, lanes: int) -> None:
+    """The row sum is taken as the weights are stored."""
+    P, L = sch.get_sblock("P"), sch.get_sblock("L")
+    key = sch.get_loops(P)[-2]
+    annotate(sch, key, {"block_keys": 1})
+    vectorise_last(sch, P, lanes, unroll=True)
+    annotate(sch, sch.get_loops(P)[-2], {"query_vectors": 1})
+    sch.reverse_compute_at(L, key, preserve_unit_loops=True)
+    vector, lane = sch.split(sch.get_loops(L)[-2], [None, lanes])
+    sch.reorder(sch.get_loops(L)[-1], vector, lane)
+    annotate(sch, vector, {"query_vectors": 1})
+    sch.unroll(vector)
+    sch.vectorize(lane)
+    init = sch.decompose_reduction(L, key)
+    vectorise_last(sch, init, lanes, unroll=True)
+
+
+def _non_finite(sch: Schedule, c: Candidate, lanes: int) -> None:
+    """NaN and Inf of values are added where they are seen, block by block, if a block has any."""
+    if not present(sch, ("EX",)):
+        return
+    vectorise_last(sch, sch.get_sblock("FX"), lanes)
+    block = sch.get_sblock("EX")
+    column, row, over, key = sch.get_loops(block)[-4:]
+    vector, lane = sch.split(row, [None, lanes])
+    sch.reorder(over, key, column, vector, lane)
+    annotate(sch, over, {"key_block": c["key_block"]})
+    annotate(sch, key, {"if_above_zero": 1, "block_keys": 1})
+    sch.vectorize(lane)
+    sch.decompose_reduction(block, over)

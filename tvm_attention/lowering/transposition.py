@@ -1,0 +1,72 @@
+"""Loop nests that transpose become calls of the tile function (tvm_attention.lowering.tile_ir).
+
+A schedule annotates the outermost loop of a nest around one store ``target[..., x, y] = source[..., y, x] *
+factors[...]`` with ``transposition``, the size of its tiles, and ``query_axis``: which of x (0) and y (1)
+runs over query rows. The loops inside a tile are annotated ``tile``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from tvm_attention.lowering.statements import first_load, load_of
+from tvm_attention.lowering.tile_ir import function_name, transposition_ir
+
+FACTORS = ("N", "SCALE")
+
+
+class Transposition:
+    """Rewrites the annotated nests of one kernel; ``row_strides`` and ``dtypes`` are those of its
+    operands by name, other buffers are dense and float32."""
+
+    def __init__(self, row_strides: Mapping[str, Any], dtypes: Mapping[str, str]) -> None:
+        self._row_strides, self._dtypes = row_strides, dtypes
+        self._used: set[tuple[int, str, str]] = set()
+
+    def rewrite(self, nest: Any, rows: Any) -> Any:
+        """The nest as calls; ``rows`` query rows are valid."""
+        size = int(nest.annotations["transposition"])
+        axis = int(nest.annotations["query_axis"])
+        tiles = [nest.loop_var, nest.body.loop_var]
+        left = rows - tiles[axis] * size
+        return self._tiles(nest, size, (left, size) if axis == 0 else (size, left))
+
+    def linked(self, stmt: Any) -> Any:
+        """The statement with the functions it calls linked into its module."""
+        for size, source, target in sorted(self._used):
+            code = tvm.ir.StringImm(transposition_ir(size, source, target))
+            stmt = tirx.AttrStmt(tvm.ir.StringImm("import"), "pragma_import_llvm", code, stmt)
+        return stmt
+
+    def _tiles(self, stmt: Any, size: int, valid: tuple[Any, Any]) -> Any:
+        if isinstance(stmt, tirx.For):
+            body = self._tiles(stmt.body, size, valid)
+            extent = 1 if "tile" in stmt.annotations else stmt.extent
+            return tirx.For(stmt.loop_var, stmt.min, extent, tirx.ForKind.SERIAL, body)
+        if isinstance(
+            stmt, tirx.IfThenElse
+        ):  # a tile's rows beyond the end, which the call is told of
+            return self._tiles(stmt.then_case, size, valid)
+        factors = next(x for x in (load_of(n, stmt.value) for n in FACTORS) if x is not None)
+        source = first_load(stmt.value, FACTORS)
+        target = tirx.BufferLoad(stmt.buffer, stmt.indices)
+        dtypes = [self._dtypes.get(b.name, "float32") for b in (source.source, stmt.buffer)]
+        strides = [self._row_strides.get(b.name, b.shape[-1]) for b in (source.source, stmt.buffer)]
+        self._used.add((size, *dtypes))
+        target_rows, source_rows = valid
+        call = tirx.call_extern(
+            "int32",
+            function_name(size, *dtypes),
+            tirx.address_of(source),
+            tirx.Cast("int64", strides[0]),
+            tirx.max(source_rows, 1),
+            tirx.address_of(target),
+            tirx.Cast("int64", strides[1]),
+            target_rows,
+            tirx.address_of(factors),
+        )
+        return tirx.Evaluate(call)
