@@ -23,9 +23,10 @@ OPTIONS: list[dict[str, Any]] = [
         "sinks": SINKS, "scale": 0.3,
     },
 ]  # fmt: skip
-# No rows first, last and between; one row; rows without keys and keys without rows; across all tiles.
-LENGTHS = ([0, 97, 1, 0, 5, 33, 0], [4, 97, 1, 0, 0, 230, 0])
-FEW = ([0, 1, 2, 0, 1, 2, 0], [3, 1, 700, 0, 0, 97, 0])
+# No rows first, last and between; one row; rows without keys and keys without rows; more rows than keys;
+# across all tiles.
+LENGTHS = ([0, 97, 1, 0, 5, 33, 40, 0], [4, 97, 1, 0, 0, 230, 7, 0])
+FEW = ([0, 1, 2, 0, 1, 2, 2, 0, 0], [3, 1, 700, 0, 0, 97, 1, 0, 0])
 
 
 def offsets(lengths: list[int]) -> Array:
@@ -86,7 +87,7 @@ def test_groups_of_heads_and_dtypes(kv_heads: int, dtype: str) -> None:
 
 def test_top_left_and_slopes_of_each_sequence() -> None:
     arrays = packed(LENGTHS)
-    slopes = np.outer(np.arange(7), SLOPES).astype(np.float32)
+    slopes = np.outer(np.arange(8), SLOPES).astype(np.float32)
     options = {"causal": "top_left", "alibi_slopes": slopes}
     check(*arrays, *attention_varlen(*arrays, return_lse=True, **options), **options)
 
