@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -60,3 +61,25 @@ def test_another_shape_is_refused():
     result, *inputs = _solved(SMALL)
     with pytest.raises(InvalidValueError, match=r"\(2, 4, 5, 8\), got \(2, 4, 5, 7\)"):
         compare(result[..., :7], *inputs, SMALL)
+
+
+OPTIONS = {
+    "mask": "float32", "causal": "bottom_right", "window": (4, -1), "softcap": True, "alibi": True,
+    "sinks": True, "ragged": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [SMALL, LARGE], ids=["whole", "sampled"])
+@pytest.mark.parametrize("per_key", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_results_with_options(shape, per_key, dtype):
+    workload = replace(shape, **OPTIONS, mask_per_key=per_key, dtype=dtype)
+    inputs = reference.random_inputs(workload, seed=1)
+    options = reference.random_options(workload, seed=1) | {"softcap": 0.3}
+    result = reference.attention(*inputs, **options).astype(inputs[0].dtype)
+    accuracy = compare(result, *inputs, workload, options=options)
+    assert accuracy.holds
+    assert accuracy.roundings <= 1
+    for name in ("mask", "alibi_slopes", "sinks", "kv_lengths", "softcap", "window", "causal"):
+        fewer = {**options, name: None}
+        assert not compare(result, *inputs, workload, options=fewer).holds, name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tuning_records import DIGEST, log, machine, record
@@ -138,10 +139,50 @@ def test_workload_refusals(tuned: AttentionWorkload, why: str) -> None:
 
 
 def test_dtype_refusal() -> None:
-    other = replace(WORKLOAD)
-    object.__setattr__(other, "dtype", "bfloat16")  # no workload has another dtype yet
-    found = match(other, machine(), [log(record())])
+    found = match(replace(WORKLOAD, dtype="bfloat16"), machine(), [log(record())])
     assert "dtype float32, wanted bfloat16" in found.reasons[1]
+
+
+def with_options(**options: Any) -> TuningRecord:
+    return record(workload=replace(WORKLOAD, **options))
+
+
+def test_the_record_of_the_nearest_options_is_taken() -> None:
+    """A schedule tuned with other options serves, said so, unless one is nearer."""
+    masked = replace(WORKLOAD, mask="bool", softcap=True)
+    plain, capped = with_options(), with_options(softcap=True)
+    other, same = with_options(alibi=True, sinks=True), with_options(mask="bool", softcap=True)
+    ladder = [same, capped, plain, other]
+    while ladder:
+        found = match(masked, machine(), [log(*reversed(ladder))])
+        assert found.record == ladder[0]
+        said = "its schedule, tuned with other options" in found.reasons[0]
+        assert said is (ladder[0] is not same)
+        ladder.pop(0)
+    assert find(capped, plain).record == plain
+
+
+def test_options_count_after_head_dimensions_and_before_times() -> None:
+    wanted = replace(WORKLOAD, mask="bool")
+    exact = record(workload=replace(wanted, mask=None), tuned=1.9e-3)
+    near = record(workload=replace(wanted, head_dim=80), tuned=1e-4)
+    assert match(wanted, machine(), [log(near, exact)]).record == exact
+    modelled = record(workload=wanted, kind="modelled", tuned=1.9e-3)
+    measured = record(workload=replace(wanted, mask="float32"), tuned=1e-4)
+    assert match(wanted, machine(), [log(measured, modelled)]).record == modelled
+
+
+def test_numbers_are_no_options() -> None:
+    narrow = with_options(window=(16, 0))
+    found = match(replace(WORKLOAD, window=(512, 512)), machine(), [log(narrow)])
+    assert found.record == narrow
+    assert "other options" not in found.reasons[0]
+
+
+def test_options_of_a_record_in_words() -> None:
+    assert str(with_options()).endswith("512x512x64 float32 on icelake")
+    words = str(with_options(causal=True, mask="bool", softcap=True))
+    assert words.endswith("float32 causal with mask bool, softcap on icelake")
 
 
 def test_both_causal_kinds_share_records() -> None:

@@ -13,7 +13,11 @@ import pytest
 from numpy.typing import NDArray
 
 from tvm_attention import dtypes, reference
+from tvm_attention.arrays import NumPyArrays
+from tvm_attention.call import Call
 from tvm_attention.errors import UnsupportedError
+from tvm_attention.operands import geometry
+from tvm_attention.options import opened_options
 from tvm_attention.workload import AttentionWorkload
 
 BATCH, HEADS, KV_HEADS, ROWS, KEYS = 2, 4, 2, 5, 7
@@ -199,3 +203,41 @@ def test_types_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(UnsupportedError, match=r"bfloat16: expected .*ml_dtypes.*pip install"):
         dtypes.numpy_dtype("bfloat16")
+
+
+OPTIONS: list[tuple[dict[str, Any], set[str]]] = [
+    ({}, set()),
+    ({"causal": "bottom_right", "window": (3, -1)}, set()),
+    ({"mask": "bool"}, {"mask"}),
+    ({"mask": "float32", "mask_per_key": True}, {"mask"}),
+    ({"mask": "bfloat16"}, {"mask"}),
+    ({"softcap": True, "alibi": True, "sinks": True}, {"softcap", "alibi_slopes", "sinks"}),
+    ({"ragged": True}, {"kv_lengths"}),
+]
+
+
+@pytest.mark.parametrize(("fields", "names"), OPTIONS, ids=str)
+def test_random_options_make_a_call_of_the_workload(
+    fields: dict[str, Any], names: set[str]
+) -> None:
+    dtype = "bfloat16" if fields.get("mask") == "bfloat16" else "float32"
+    workload = AttentionWorkload(
+        head_dim=8, batch=2, query_heads=4, kv_heads=2, query_length=30, key_length=50,
+        dtype=dtype, **fields,
+    )  # fmt: skip
+    options = reference.random_options(workload, seed=1)
+    assert set(options) == names | {"causal", "window"}
+    query, key, value = reference.random_inputs(workload, seed=1)
+    sizes = geometry(query.shape, key.shape, value.shape, enable_gqa=True)
+    opened = opened_options(NumPyArrays(), sizes, query_dtype=dtype, **options)
+    assert Call.of(sizes, opened, dtype).workload() == workload
+    assert np.isfinite(reference.attention(query, key, value, **options)).all()
+    again = reference.random_options(workload, seed=1)
+    other = reference.random_options(workload, seed=2)
+    for name in names - {"softcap", "alibi_slopes"}:
+        np.testing.assert_array_equal(options[name], again[name])
+        assert not np.array_equal(options[name], other[name])
+    if "mask" in names:
+        mask = options["mask"]
+        hidden = ~mask if mask.dtype == bool else np.isneginf(mask.astype(np.float32))
+        assert 0.1 < hidden.mean() < 0.3
