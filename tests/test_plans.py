@@ -15,7 +15,7 @@ from attention_cases import Array, assert_right, query_key_value
 from repeated_calls import is_remembered, no_checks
 from test_functional_processes import in_threads
 
-from tvm_attention import functional, load, plans, remembered, scaled_dot_product_attention
+from tvm_attention import Kernel, functional, load, plans, remembered, scaled_dot_product_attention
 from tvm_attention._tvm import load_tvm_libraries
 from tvm_attention.errors import KernelBuildError
 from tvm_attention.plans import planners
@@ -108,13 +108,13 @@ class Failing:
 
 
 @pytest.mark.parametrize("wrap", KINDS)
-def test_what_a_kernel_raises_is_raised(wrap: Wrap, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_kernel_raises_is_raised(wrap: Wrap) -> None:
     workload = AttentionWorkload(
         head_dim=16, value_dim=24, batch=2, query_heads=4, query_length=12, key_length=20
     )
-    kernel = load(workload)
-    failing = Failing(kernel._compiled.main)
-    monkeypatch.setattr(kernel, "_compiled", replaced_main(kernel._compiled, failing))
+    loaded = load(workload)
+    failing = Failing(loaded._compiled.main)
+    kernel = Kernel(workload, loaded.source, replaced_main(loaded._compiled, failing))
     arrays = query_key_value()
     wrapped = [wrap(x) for x in arrays]
     kernel(*wrapped)
@@ -199,16 +199,21 @@ def test_a_thread_without_memory_for_workers_is_given_it(wrap: Wrap) -> None:
     found: list[Any] = []
 
     def work() -> None:
-        for _ in range(2):
-            found.append(is_remembered(lambda: scaled_dot_product_attention(*wrapped)))
+        assert not is_remembered(lambda: scaled_dot_product_attention(*wrapped))
+        found.append(scaled_dot_product_attention(*wrapped))
+        with no_checks():
             found.append(scaled_dot_product_attention(*wrapped))
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert found[::2] == [False, True]
-    for result in found[1::2]:
+    for _ in range(2):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert len(found) == 2 * 2
+    for result in found:
         assert_right(np.asarray(result), *arrays)
+    tables = functional._remembered
+    (table,) = (*tables._numpy_tables.values(), *tables._torch_tables.values())
+    assert len(table.plans) == 1  # what a thread adds replaces its like
 
 
 def test_layouts_of_like_arrays_are_equal() -> None:

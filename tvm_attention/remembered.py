@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,23 @@ Options = tuple[Any, ...]
 _MOST_TABLES = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class _Once:
+    """A call that came once. A plan is made when it comes again: most of a decoder's never do, as its
+    keys become more each time."""
+
+    prepared: PreparedCall
+    threads: int  # 0 where the caller's pool has no say
+    out_layout: tuple[Shape, Shape]
+
+
 class RememberedCalls:
     """Calls on NumPy arrays and torch tensors; those on other kinds are not remembered."""
 
     def __init__(self, *, threads_follow_pool: bool = True) -> None:
         self._follow = threads_follow_pool
         self._planners: dict[type, Planner | None] = {}
+        self._once: dict[Any, _Once] = {}
         # Few plans in each table. The shapes' products are cheaper to come by than the shapes.
         self._numpy_tables: dict[Any, PlanTable] = {}
         self._torch_tables: dict[Any, PlanTable] = {}
@@ -57,7 +69,7 @@ class RememberedCalls:
             except RuntimeError:  # of some kinds of tensor
                 return None
             table = self._torch_tables.get(place)
-            if table is None or self._forward_ad._current_level >= 0:
+            if self._forward_ad._current_level >= 0:
                 return None
             graded = self._is_grad_enabled()
             if graded and (query.requires_grad or key.requires_grad or value.requires_grad):
@@ -67,16 +79,20 @@ class RememberedCalls:
             if mask is not None and (mask.is_neg() or (graded and mask.requires_grad)):
                 return None
         elif array is np.ndarray:
-            table = self._numpy_tables.get((query.size, key.size, mask is None, options))
-            if table is None:
-                return None
+            place = query.size, key.size, mask is None, options
+            table = self._numpy_tables.get(place)
         else:
             return None
-        own = workspace
-        threads = self._pool.max_threads()
-        if mask is None:
-            return self._run(table.address, threads, own.address, own.size, query, key, value)
-        return self._run(table.address, threads, own.address, own.size, query, key, value, mask)
+        if table is not None:
+            own, run, threads = workspace, self._run, self._pool.max_threads()
+            if mask is None:
+                result = run(table.address, threads, own.address, own.size, query, key, value)
+            else:
+                result = run(table.address, threads, own.address, own.size, query, key, value, mask)
+            if result is not None:
+                return result
+        arrays = (query, key, value) if mask is None else (query, key, value, mask)
+        return self._run_again(place, arrays) if self._once else None
 
     def add(
         self,
@@ -97,25 +113,51 @@ class RememberedCalls:
             prepared.workspace_bytes > KEPT_BYTES
         ):  # given back after each call: none is there to use
             return
-        like, empty_like = None, planner.empty_like
-        if _layout(empty_like(arrays[0])) != _layout(out):
-            like = _of_one_element(arrays[0], tuple(out.shape))
-            if _layout(empty_like(like)) != _layout(out):
-                return
         is_numpy = isinstance(out, np.ndarray)
-        tables = self._numpy_tables if is_numpy else self._torch_tables
-        if len(tables) >= _MOST_TABLES:
-            tables.clear()
         query, key = (x.size if is_numpy else x.numel() for x in arrays[:2])
         place = query, key, mask is None, options
         threads = prepared.threads if self._follow and not environment.num_threads() else 0
-        plan = planner.plan(arrays, prepared, threads, like, out)
-        tables[place] = planner.table(plan, tables.get(place))
+        if len(self._once) >= _MOST_TABLES:
+            self._once.clear()
+        self._once[place, _signature(arrays)] = _Once(prepared, threads, _layout(out))
 
     def forget(self) -> None:
         """Drop all of them."""
+        self._once.clear()
         self._numpy_tables.clear()
         self._torch_tables.clear()
+
+    def _run_again(self, place: Any, arrays: Sequence[Any]) -> Any:
+        """The result of a call that came once, for which a plan is made now; None for a new one."""
+        try:
+            kind = place, _signature(arrays)
+            known = self._once.get(kind)
+            table = None if known is None else self._table(known, place, arrays)
+        except RuntimeError:  # of tensors without strides, or without memory
+            return None
+        if table is None:
+            return None
+        self._once.pop(kind, None)
+        own, threads = workspace, self._pool.max_threads()
+        return self._run(table.address, threads, own.address, own.size, *arrays)
+
+    def _table(self, known: _Once, place: Any, arrays: Sequence[Any]) -> PlanTable | None:
+        """The new table of a place: with a plan of the known call. None if no result of its layout is
+        to be had."""
+        planner = self._planners[type(arrays[0])]
+        assert planner is not None
+        like, out = None, planner.empty_like(arrays[0])
+        if _layout(out) != known.out_layout:
+            like = _of_one_element(arrays[0], known.out_layout[0])
+            out = planner.empty_like(like)
+        if type(out) is not type(arrays[0]) or _layout(out) != known.out_layout:
+            return None  # a mode of torch made something else of it, such as a fake tensor
+        plan = planner.plan(arrays, known.prepared, known.threads, like, out)
+        tables = self._numpy_tables if isinstance(out, np.ndarray) else self._torch_tables
+        if len(tables) >= _MOST_TABLES:
+            tables.clear()
+        table = tables[place] = planner.table(plan, tables.get(place))
+        return table
 
     def _planner(self, arrays: Sequence[Any]) -> Planner | None:
         """That of the arrays' kind; None if they are not of one kind whose calls are remembered."""
@@ -136,6 +178,13 @@ class RememberedCalls:
                 self._forward_ad = torch.autograd.forward_ad
             self._planners[array] = planner
         return self._planners[array]
+
+
+def _signature(arrays: Sequence[Any]) -> Any:
+    """What an array's description will be made of."""
+    if isinstance(arrays[0], np.ndarray):
+        return tuple((x.shape, x.strides, x.dtype, x.flags.aligned) for x in arrays)
+    return tuple((x.shape, x.stride(), x.dtype, x.device) for x in arrays)
 
 
 def _layout(array: Any) -> tuple[Shape, Shape]:

@@ -79,7 +79,8 @@ class Planner:
         self, arrays: Sequence[Any], prepared: PreparedCall, threads: int, like: Any, out: Any
     ) -> Plan:
         """The plan of a call on such arrays (query, key, value and mask, if any) by that many threads
-        (0: any). ``empty_like`` of ``like`` (None: of the query) gives results laid out as ``out``."""
+        (0: any). ``empty_like`` of ``like`` (None: of the query) gives results laid out as ``out``.
+        Raises RuntimeError for arrays without memory."""
         mask = () if prepared.mask_index is None else (prepared.mask_index,)
         described = (*arrays, out)
         layouts: list[int] = []
@@ -100,10 +101,11 @@ class Planner:
         return Plan(kept.buffer_info()[0], (threads, *layouts), kept, alive)
 
     def layout(self, x: Any) -> list[int]:
-        """The words that decide whether another array lies as this one does."""
+        """The words that decide whether another array lies as this one does. Raises RuntimeError for
+        an array without memory or strides."""
         view = _View()
-        if self._describe(x, view):
-            raise RuntimeError("expected an array that was described before")
+        if self._describe(x, view) or not view.data:
+            raise RuntimeError("expected an array with memory")
         axes = view.kind & 0xFFFFFFFF
         return [view.device, view.kind, *view.shape[:axes], *view.strides[:axes]]
 
