@@ -34,8 +34,9 @@ NOT_COMPUTED = NotImplementedError
 BAD_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = {
     "one axis": ((Q[0, 0, 0], K[0, 0, 0], V[0, 0, 0]), {}, ValueError, "2 to 4 axes.*got shape"),
     "five axes": ((Q[None], K[None], V[None]), {}, ValueError, r"2 to 4 axes.*got shape \(1, 2"),
-    "ranks": ((Q, K[0], V[0]), {}, ValueError, "as many axes each, got"),
-    "batch": ((Q, K[:1], V[:1]), {}, ValueError, "one size, got query 2, key 1"),
+    "ranks": ((Q[0, 0], K, V), {"enable_gqa": True}, ValueError, "as many axes each, got"),
+    "one axis of key": ((Q, K[0, 0, 0], V), {}, ValueError, r"as many axes each, got \(2, .*\(16,"),
+    "batch": ((Q, K[[0, 1, 0]], V[:1]), {}, ValueError, "one size, got query 2, key 3, value 1"),
     "lengths": ((Q, K, V[:, :, :19]), {}, ValueError, "key and value alike, got 20 and 19"),
     "head dimension": ((Q, K[..., :8], V), {}, ValueError, "got query 16 and key 8"),
     "value heads": ((Q, K, V[:, :2]), {}, ValueError, "key and value alike, got 4 and 2"),
@@ -125,6 +126,26 @@ def test_the_worked_example() -> None:
         assert result.shape == (1, 1)
         assert abs(result[0, 0] - (10 * weight + 20 * (1 - weight))) < 4e-6
         assert abs(result[0, 0] - 16.697) < 1e-3
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, torch.from_numpy, dlpack_arrays.Array])
+def test_leading_axes_that_differ_broadcast(wrap: Callable[[Array], Any]) -> None:
+    mask = np.tril(np.ones((2, 1, 12, 20), bool))
+    for (q, k, v), options in (
+        ((Q, K[:1], V[:1]), {}),
+        ((Q[0], K, V[:, :1]), {}),
+        ((Q[0, 0], K, V[0]), {}),
+        ((Q, K[0, :2], V[1:, :1]), {"enable_gqa": True}),
+    ):
+        heads = 2 if options else 4
+        whole = [np.broadcast_to(q, Q.shape).copy()]
+        whole += [np.broadcast_to(x, (2, heads, *x.shape[-2:])).copy() for x in (k, v)]
+        for given in ({}, {"attn_mask": mask}, {"is_causal": True}):
+            wrapped = {n: wrap(x) if n == "attn_mask" else x for n, x in given.items()}
+            expected = scaled_dot_product_attention(*whole, **given, **options)
+            for _ in range(3):  # the last one may be a remembered call
+                found = scaled_dot_product_attention(*map(wrap, (q, k, v)), **wrapped, **options)
+                np.testing.assert_array_equal(np.from_dlpack(found), expected)
 
 
 @pytest.mark.parametrize("axes", [2, 3, 4])

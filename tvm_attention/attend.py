@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm_attention.arrays import ArrayKind, kind_of
+from tvm_attention.broadcasting import broadcast
 from tvm_attention.call import Call
 from tvm_attention.errors import InvalidValueError
-from tvm_attention.operands import geometry, opened_inputs
+from tvm_attention.operands import check_flag, geometry, opened_inputs
 from tvm_attention.options import opened_options
 from tvm_attention.outputs import no_keys, no_queries, opened_out
 from tvm_attention.prepared import PreparedCall
@@ -48,10 +49,14 @@ def opened(
     *,
     layout: str = "bhsd",
     enable_gqa: bool = True,
+    broadcasts: bool = False,
     mask_name: str = "mask",
     **options: Any,
 ) -> Opened:
-    """Check a call. Raises InvalidValueError, InvalidTypeError or UnsupportedError."""
+    """Check a call; with ``broadcasts``, of inputs whose leading axes may differ.
+
+    Raises InvalidValueError, InvalidTypeError or UnsupportedError.
+    """
     if layout not in LAYOUTS:
         raise InvalidValueError(
             f"layout: expected {' or '.join(map(repr, LAYOUTS))}, got {layout!r}"
@@ -68,6 +73,8 @@ def opened(
                 )
         first, second, third = (kind.swapped_heads(x) for x in inputs)
         inputs = (first, second, third)
+    if broadcasts:
+        inputs = broadcast(kind, inputs, enable_gqa=enable_gqa)
     sizes = geometry(*(kind.shape(x) for x in inputs), enable_gqa=enable_gqa)
     dtype = kind.dtype(inputs[0])
     checked = opened_options(kind, sizes, query_dtype=dtype, mask_name=mask_name, **options)
@@ -77,7 +84,9 @@ def opened(
 def attend(
     o: Opened, *, out: Any = None, return_lse: bool = False, return_weights: bool = False
 ) -> Done:
-    """Compute a checked call. Raises for an ``out`` that does not fit."""
+    """Compute a checked call. Raises for an ``out`` that does not fit and for flags that are none."""
+    check_flag("return_lse", return_lse)
+    check_flag("return_weights", return_weights)
     kind, sizes = o.kind, o.call.sizes
     given = out
     if out is None:
@@ -87,7 +96,7 @@ def attend(
         result = out
         if o.rows_first and len(kind.shape(kind.opened("out", out))) == 4:
             out = kind.swapped_heads(kind.opened("out", out))
-        out = opened_out(kind, out, sizes.out_shape, o.inputs)
+        out = opened_out(kind, out, sizes.out_shape, o.inputs, o.call.mask)
     lse = kind.empty(sizes.out_shape[:-1], o.inputs[0], "float32") if return_lse else None
     prepared = _compute(o, "attention_and_lse" if return_lse else "attention", out, lse)
     extra = [kind.own_kind(lse, o.query)] if return_lse else []

@@ -20,7 +20,7 @@ def broadcast(kind: ArrayKind, inputs: Inputs, *, enable_gqa: bool) -> Inputs:
     """
     shapes = [kind.shape(x) for x in inputs]
     leading = [s[:-2] for s in shapes]
-    if leading[0] == leading[1] == leading[2]:
+    if leading[0] == leading[1] == leading[2] or min(map(len, shapes)) < 2:
         return inputs
     try:
         targets = _with_own_heads(leading) if enable_gqa else [np.broadcast_shapes(*leading)] * 3

@@ -5,11 +5,9 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any
 
-import numpy as np
-
 from tvm_attention.attend import attend, opened
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
-from tvm_attention.operands import check_scale
+from tvm_attention.operands import check_flag, check_scale
 from tvm_attention.remembered import RememberedCalls
 
 _remembered = RememberedCalls()
@@ -64,7 +62,9 @@ def attention(
     """
     if type(scale) is not float and scale is not None:
         scale = check_scale(scale, 1)
-    repeatable = layout == "bhsd" and not return_lse and not return_weights and out is None
+    repeatable = (
+        layout == "bhsd" and return_lse is False and return_weights is False and out is None
+    )
     if not (alibi_slopes is None and sinks is None and kv_lengths is None):
         repeatable = False
     repeatable = repeatable and _comparable(causal, window, softcap)
@@ -107,9 +107,10 @@ def scaled_dot_product_attention(
     """softmax(scale * query key^T + attn_mask) value, with the meaning of torch's function of this name.
 
     query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev), or without the leading axes, as for
-    :func:`attention`. ``attn_mask`` is bool (True = attend) or floating (added to the scores) and
-    broadcasts to (B, Hq, L, S). ``is_causal`` lets query i see keys 0..i; with a mask, both apply.
-    ``scale`` defaults to 1 / sqrt(E). ``enable_gqa`` allows Hq to be a multiple of Hkv.
+    :func:`attention`; leading axes that differ are broadcast. ``attn_mask`` is bool (True = attend) or
+    floating (added to the scores) and broadcasts to (B, Hq, L, S). ``is_causal`` lets query i see keys
+    0..i; with a mask, both apply. ``scale`` defaults to 1 / sqrt(E). ``enable_gqa`` allows Hq to be a
+    multiple of Hkv.
 
     Raises InvalidValueError (a ValueError), InvalidTypeError (a TypeError) or UnsupportedError (a
     NotImplementedError) before anything is computed: dropout is not, this is inference.
@@ -124,8 +125,8 @@ def scaled_dot_product_attention(
             return result
     _check_options(dropout_p, is_causal, enable_gqa)
     call = opened(
-        query, key, value, enable_gqa=bool(enable_gqa), mask=attn_mask, mask_name="attn_mask",
-        causal="top_left" if is_causal else None, scale=scale,
+        query, key, value, enable_gqa=bool(enable_gqa), broadcasts=True, mask=attn_mask,
+        mask_name="attn_mask", causal="top_left" if is_causal else None, scale=scale,
     )  # fmt: skip
     done = attend(call)
     if repeatable and done.prepared is not None and call.call.mask is attn_mask:
@@ -143,6 +144,5 @@ def _check_options(dropout_p: Any, is_causal: Any, enable_gqa: Any) -> None:
         raise UnsupportedError(
             f"dropout_p: expected 0.0, this library computes inference only, got {dropout_p}"
         )
-    for name, option in (("is_causal", is_causal), ("enable_gqa", enable_gqa)):
-        if not isinstance(option, (bool, np.bool_)):
-            raise InvalidTypeError(f"{name}: expected True or False, got {option!r}")
+    check_flag("is_causal", is_causal)
+    check_flag("enable_gqa", enable_gqa)

@@ -95,8 +95,9 @@ class Kernel:
         query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev) of the workload's dtype, any
         strides, read in place when the last axis is dense, copied otherwise; also (B, L, E) and
         (L, E). Hq may be a multiple of Hkv. ``out``, if given, is (B, Hq, L, Ev) with a dense last axis
-        and shares no memory with the inputs. ``scale`` defaults to 1 / sqrt(E). The other options are
-        those of :func:`tvm_attention.attention`; which of them are given is part of the workload.
+        and shares no memory with the inputs and the mask. ``scale`` defaults to 1 / sqrt(E). The other
+        options are those of :func:`tvm_attention.attention`; which of them are given is part of the
+        workload.
 
         Raises InvalidValueError, InvalidTypeError or UnsupportedError before anything is computed.
         """
@@ -119,7 +120,8 @@ class Kernel:
         call = Call.of(sizes, opened, kind.dtype(inputs[0]))
         self._check(call)
         if out is not None:
-            self.compute(kind, call, inputs, opened_out(kind, out, sizes.out_shape, inputs))
+            result = opened_out(kind, out, sizes.out_shape, inputs, call.mask)
+            self.compute(kind, call, inputs, result)
             return out
         result = kind.empty(sizes.out_shape, inputs[0])
         prepared = self.compute(kind, call, inputs, result)

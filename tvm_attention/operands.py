@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tvm_attention.arrays import ArrayKind, Shape
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
 from tvm_attention.workload import DTYPES, MAX_HEAD_DIM, default_scale
@@ -127,6 +129,12 @@ def check_scale(scale: Any, head_dim: int) -> float:
     if not abs(number) <= _MAX_SCALE:
         raise InvalidValueError(f"scale: expected a finite float32 number, got {number}")
     return number
+
+
+def check_flag(name: str, flag: Any) -> None:
+    """Raise unless it is True or False, naming it."""
+    if not isinstance(flag, (bool, np.bool_)):
+        raise InvalidTypeError(f"{name}: expected True or False, got {flag!r}")
 
 
 def kernel_strides(strides: Shape) -> Shape:

@@ -13,9 +13,14 @@ from tvm_attention.call import Call
 from tvm_attention.errors import InvalidTypeError, InvalidValueError
 
 
-def opened_out(kind: ArrayKind, out: Any, expected: Shape, inputs: tuple[Any, ...]) -> Any:
+def opened_out(
+    kind: ArrayKind, out: Any, expected: Shape, inputs: tuple[Any, ...], mask: Any = None
+) -> Any:
     """``out`` as the kind reads it: of the expected shape and the query's dtype, writable, with a dense
-    last axis and memory of its own. Raises InvalidValueError or InvalidTypeError otherwise."""
+    last axis and memory of its own, apart from the inputs (query, key, value) and a mask.
+
+    Raises InvalidValueError or InvalidTypeError otherwise.
+    """
     out = kind.opened("out", out)
     shape, strides = kind.shape(out), kind.strides(out)
     if shape != expected:
@@ -31,7 +36,10 @@ def opened_out(kind: ArrayKind, out: Any, expected: Shape, inputs: tuple[Any, ..
             f"out: expected distinct elements, got shape {shape} with strides {strides}"
         )
     start, end = memory_range(kind, out)
-    for name, array in zip(("query", "key", "value"), inputs, strict=True):
+    read = dict(zip(("query", "key", "value"), inputs, strict=True))
+    if mask is not None:
+        read["mask"] = mask
+    for name, array in read.items():
         first, last = memory_range(kind, array)
         if first < end and start < last:
             raise InvalidValueError(f"out: expected memory of its own, got memory of {name}")

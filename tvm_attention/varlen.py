@@ -12,7 +12,7 @@ from tvm_attention.arguments import RAGGED_FIELDS
 from tvm_attention.arrays import ArrayKind, is_dense, kind_of
 from tvm_attention.call import Call
 from tvm_attention.errors import InvalidValueError
-from tvm_attention.operands import geometry, opened_inputs
+from tvm_attention.operands import check_flag, geometry, opened_inputs
 from tvm_attention.options import opened_options
 from tvm_attention.outputs import no_keys, opened_out
 from tvm_attention.runtime import load
@@ -64,6 +64,7 @@ def attention_varlen(
     Raises InvalidValueError (a ValueError), InvalidTypeError (a TypeError) or UnsupportedError (a
     NotImplementedError) before anything is computed.
     """
+    check_flag("return_lse", return_lse)
     packed = _opened(
         query, key, value, cu_seqlens_q, cu_seqlens_k, causal=causal, window=window, softcap=softcap,
         alibi_slopes=alibi_slopes, sinks=sinks, scale=scale,
