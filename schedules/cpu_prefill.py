@@ -32,7 +32,7 @@ def schedule_row_block(func: tirx.PrimFunc, c: Candidate, w: Widths) -> Schedule
     """One task holds all scores of its query block."""
     sch = Schedule(func, enable_check=False)
     task = query_task(sch, c["query_block"])
-    place(sch, (*ENDS, "FX", *REPAIR, "OT", "L", "P", "M", "SC", "ST", "QT"), task)
+    place(sch, (*ENDS, "FX", *REPAIR, "OT", "L", "P", "M", "SC", "MT", "ST", "QT"), task)
     scores(sch, c, w.lanes, "valid_keys")
     value_lanes = w.lanes if c["queries_along_lanes"] else w.value
     rows, strip = register_tile(
@@ -56,7 +56,7 @@ def schedule_weights(func: tirx.PrimFunc, c: Candidate, w: Widths) -> Schedule:
     """The softmax rows of a query block, written row by row."""
     sch = Schedule(func, enable_check=False)
     task = query_task(sch, c["query_block"])
-    place(sch, (*ENDS, "L", "P", "M", "SC", "ST", "QT"), task)
+    place(sch, (*ENDS, "L", "P", "M", "SC", "MT", "ST", "QT"), task)
     scores(sch, c, w.lanes, "valid_keys")
     _softmax(sch, c, w.lanes, "valid_keys")
     for name in present(sch, ENDS):
@@ -70,7 +70,7 @@ def schedule_weights(func: tirx.PrimFunc, c: Candidate, w: Widths) -> Schedule:
 def _key_blocks(sch: Schedule, c: Candidate, w: Widths, task: Any, key_block: Any) -> None:
     """Everything inside one block of keys."""
     annotate(sch, key_block, {"key_block": c["key_block"]})
-    place(sch, (*REPAIR, "OT", "L", "P", "M", "SC", "ST"), key_block)
+    place(sch, (*REPAIR, "OT", "L", "P", "M", "SC", "MT", "ST"), key_block)
     sch.compute_at(sch.get_sblock("QT"), task, preserve_unit_loops=True)
     scores(sch, c, w.lanes, "block_keys")
     _, strip = register_tile(

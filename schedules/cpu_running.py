@@ -19,7 +19,7 @@ def schedule_running(func: tirx.PrimFunc, c: Candidate, w: Widths) -> Schedule:
     task = query_task(sch, c["query_strips"] * c["query_block"])
     place(sch, ("N", "FX", "EX", "R"), task)
     strip = _accumulators(sch, c, w.lanes)
-    place(sch, ("L", "P", "A", "D", "RM", "M", "SC", "ST"), strip)
+    place(sch, ("L", "P", "A", "D", "RM", "M", "SC", "MT", "ST"), strip)
     place(sch, ("QT",), task)
     _running_maximum(sch, w.lanes, *scores(sch, c, w.lanes, "block_keys"))
     _weights_and_sum(sch, w.lanes)

@@ -46,6 +46,11 @@ def scores(sch: Schedule, c: Candidate, lanes: int, keys: str) -> tuple[Any, Any
     annotate(sch, tile, {keys: c["score_rows"]})
     _, strip = register_tile_under(sch, "ST", "SC", c["score_rows"], c["score_vectors"], lanes)
     annotate(sch, strip, {"valid_rows": c["score_vectors"] * lanes})
+    for name in present(sch, ("MT",)):
+        sch.set_scope(sch.get_sblock(name), 0, "local")
+        sch.compute_at(sch.get_sblock(name), strip, preserve_unit_loops=True)
+        size = next((n for n in (16, 8, 4) if n <= lanes and c["score_rows"] % n == 0), 1)
+        transposition(sch, name, size, lanes, query_axis=1)
     return tile, strip
 
 
@@ -79,5 +84,17 @@ def packed(sch: Schedule, lanes: int) -> None:
         while int(sch.get(column).extent) % width:
             width //= 2
         vectorise_last(sch, block, width)
-    for name in present(sch, ("VB",)):  # looks for NaN and Inf among the values
-        annotate(sch, sch.get_loops(sch.get_sblock(name))[0], {"task": 3})
+    if present(sch, ("VB",)):
+        _look_for_non_finite(sch)
+
+
+def _look_for_non_finite(sch: Schedule) -> None:
+    """NaN and Inf among the values, block by block."""
+    batch, _, block, _ = sch.get_loops(sch.get_sblock("VB"))
+    annotate(sch, batch, {"task": 3})
+    lanes = sch.get_sblock("VL")
+    sch.compute_at(lanes, block, preserve_unit_loops=True)
+    lane, key, column = sch.get_loops(lanes)[-3:]
+    sch.reorder(key, column, lane)
+    sch.vectorize(lane)
+    sch.decompose_reduction(lanes, key)

@@ -11,6 +11,7 @@ from tvm_attention.schedules.cpu_space import (
     converts,
     decode_rows,
     design_space,
+    running_serves,
     split_kv_serves,
 )
 from tvm_attention.schedules.machine import MachineParameters
@@ -33,15 +34,15 @@ class _DefaultTiles:
     """Tiles to start from on a number of vector registers: the most accumulators that leave room for a
     step's vectors (and, where an FMA cannot broadcast from memory, the scalar)."""
 
-    score_rows: int
+    rows: int  # of the register tiles of running attention, three vectors wide
+    strips: int  # of three vectors of queries, that share what is read of long keys
+    score_rows: int  # of the tiles of the other variants, two vectors wide
     value_rows: int
-    vectors: int
     queries: int  # of a block; the register tile's rows and vectors divide it
-    long_queries: int  # the same for long rows of keys, which are then read half as often
-    keys: int  # of a block
 
 
-_TILES = {16: _DefaultTiles(6, 6, 2, 48, 48, 192), 32: _DefaultTiles(8, 12, 2, 32, 64, 256)}
+_TILES = {16: _DefaultTiles(4, 8, 6, 6, 48), 32: _DefaultTiles(8, 4, 8, 12, 32)}
+_KEYS = 192  # of a block
 
 
 def machine_parameters(target: HardwareTarget) -> MachineParameters:
@@ -71,47 +72,57 @@ def build(
 def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -> Candidate:
     """What runs where no record fits: tiles that measured well by hand, sized by the machine.
 
-    Row-block up to about a thousand keys, blocks-and-merge beyond.
+    Split-KV to decode, otherwise running attention; where that does not serve, row-block up to about a
+    thousand keys and blocks-and-merge beyond.
     """
-    assert workload.value_dim is not None
     rows = decode_rows(workload)
     if rows is not None and split_kv_serves(workload, machine):
         return _default_split_kv(workload, machine, rows)
-    tiles = _TILES[machine.registers]
-    copies = int(converts(workload))
-    if workload.output == "weights":
-        return Candidate.of(
-            "weights",
-            {
-                "query_block": tiles.queries,
-                "score_rows": tiles.score_rows,
-                "score_vectors": tiles.vectors,
-                "pack_key": copies,
-            },
-        )
+    if running_serves(workload) and workload.output != "weights":
+        return _default_running(workload, machine)
+    tiles, copies = _TILES[machine.registers], int(converts(workload))
     decisions = {
         "query_block": tiles.queries,
         "score_rows": tiles.score_rows,
-        "score_vectors": tiles.vectors,
-        "value_rows": max(r for r in ROWS if r <= min(tiles.value_rows, workload.value_dim)),
-        "value_vectors": tiles.vectors,
-        "value_columns_outer": 1,
+        "score_vectors": 2,
         "pack_key": copies,
+    }
+    if workload.output == "weights":
+        return Candidate.of("weights", decisions)
+    decisions |= {
+        "value_rows": _rows_within(workload, tiles.value_rows),
+        "value_vectors": 2,
+        "value_columns_outer": 1,
         "pack_value": copies,
     }
     if workload.length_class == "long":
-        # Causal tasks stay small: what a block computes past the diagonal is lost.
-        queries = tiles.queries if workload.causal else tiles.long_queries
-        blocks = {"query_block": queries, "key_block": tiles.keys, "pack_value": 1}
+        blocks = {"key_block": _KEYS, "pack_value": 1}
         return Candidate.of("blocks_and_merge", decisions | blocks)
-    whole_vectors = workload.value_dim % (tiles.vectors * machine.lanes) == 0
-    if workload.length_class == "short" and whole_vectors:
-        # The result is not transposed, which counts where there are few keys to each row.
-        along_values = {"queries_along_lanes": 0, "value_columns_outer": 0}
-        return Candidate.of(
-            "row_block", decisions | along_values | {"value_rows": tiles.score_rows}
-        )
     return Candidate.of("row_block", decisions | {"queries_along_lanes": 1})
+
+
+def _rows_within(w: AttentionWorkload, most: int) -> int:
+    assert w.value_dim is not None
+    return max(r for r in ROWS if r <= min(most, w.value_dim))
+
+
+def _default_running(w: AttentionWorkload, machine: MachineParameters) -> Candidate:
+    tiles, long = _TILES[machine.registers], w.length_class == "long"
+    return Candidate.of(
+        "running",
+        {
+            "query_block": 3 * machine.lanes,
+            "query_strips": tiles.strips if long else 2 if w.masks else 1,
+            "key_block": _KEYS,
+            "score_rows": tiles.rows,
+            "score_vectors": 3,
+            "value_rows": _rows_within(w, tiles.rows),
+            "value_vectors": 3,
+            "value_columns_outer": 0,
+            "pack_key": int(converts(w)),
+            "pack_value": int(long or w.masks or converts(w)),
+        },
+    )
 
 
 def _default_split_kv(w: AttentionWorkload, machine: MachineParameters, rows: int) -> Candidate:

@@ -31,7 +31,7 @@ OPTIONS: list[dict[str, Any]] = [
     {},
     {"causal": "top_left"},
     {
-        "window": (16, 16), "mask": "float32", "softcap": True, "alibi": True, "sinks": True,
+        "window": (16, 16), "mask": "float32", "mask_dense": True, "softcap": True, "alibi": True, "sinks": True,
         "ragged": True, "output": "attention_and_lse",
     },
 ]  # fmt: skip

@@ -81,6 +81,7 @@ class Call:
             window=o.window,
             mask=None if o.mask is None else o.mask.dtype,
             mask_per_key=o.mask is not None and o.mask.per_key,
+            mask_dense=self._dense_mask,
             softcap=o.softcap is not None,
             alibi=o.alibi_slopes is not None,
             sinks=o.sinks is not None,
@@ -89,6 +90,14 @@ class Call:
             kv_dtype=None if self.scales is None else "int8",
             output=output,
         )
+
+    @property
+    def _dense_mask(self) -> bool:
+        """Whether a mask has rows of its own for the queries, whose elements are adjacent."""
+        mask = self.options.mask
+        if mask is None or mask.per_key:
+            return False
+        return mask.strides[3] == 1 or self.sizes.key_length == 1
 
     @property
     def causal_offset(self) -> int:

@@ -39,7 +39,8 @@ class AttentionWorkload:
     "top_left". ``value_dim`` defaults to ``head_dim`` and ``kv_heads`` to ``query_heads``.
 
     ``window`` (left, right): query i sees so many keys on either side of its own, -1 for all.
-    ``mask`` is the dtype of a mask, None without one; ``mask_per_key`` says that all queries share it.
+    ``mask`` is the dtype of a mask, None without one; ``mask_per_key`` says that all queries share it,
+    ``mask_dense`` that neighbouring keys of a query's own row are adjacent in memory.
     ``softcap``, ``alibi``, ``sinks``: whether scores are capped, biased by distance, and a logit a head
     joins the denominator. ``ragged``: whether every batch element has lengths of its own;
     ``paged``: whether keys and values are found through a table of pages. ``kv_dtype`` is that of keys and
@@ -61,6 +62,7 @@ class AttentionWorkload:
     window: tuple[int, int] | None = None
     mask: str | None = None
     mask_per_key: bool = False
+    mask_dense: bool = False
     softcap: bool = False
     alibi: bool = False
     sinks: bool = False
@@ -99,11 +101,12 @@ class AttentionWorkload:
                 raise InvalidValueError(
                     f"{name}: expected {' or '.join(map(repr, known))}, got {getattr(self, name)!r}"
                 )
-        for name in ("mask_per_key", "softcap", "alibi", "sinks", "ragged", "paged"):
+        for name in ("mask_per_key", "mask_dense", "softcap", "alibi", "sinks", "ragged", "paged"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidTypeError(f"{name}: expected a bool, got {getattr(self, name)!r}")
-        if self.mask_per_key and self.mask is None:
-            raise InvalidValueError("mask_per_key: expected False without a mask, got True")
+        for name in ("mask_per_key", "mask_dense"):
+            if getattr(self, name) and self.mask is None:
+                raise InvalidValueError(f"{name}: expected False without a mask, got True")
         _check_window(self.window)
         assert self.kv_heads is not None
         if self.query_heads % self.kv_heads:
@@ -145,7 +148,8 @@ class AttentionWorkload:
     def kernel_features(self) -> tuple[object, ...]:
         """What is compiled into a kernel beyond head dimensions and dtype, in a fixed order."""
         return (
-            bool(self.causal), self.window is not None, self.mask, self.mask_per_key, self.softcap,
+            bool(self.causal), self.window is not None, self.mask, self.mask_per_key, self.mask_dense,
+            self.softcap,
             self.alibi, self.sinks, self.ragged, self.paged, self.kv_dtype, self.output,
         )  # fmt: skip
 
@@ -223,6 +227,7 @@ _EXTENSIONS = {
         "window",
         "mask",
         "mask_per_key",
+        "mask_dense",
         "softcap",
         "alibi",
         "sinks",
@@ -261,7 +266,8 @@ def feature_text(w: AttentionWorkload) -> str:
     """What is compiled into a kernel beyond dtype and head dimensions, for messages."""
     named = {
         "causal": bool(w.causal), "window": w.window is not None, "mask": w.mask,
-        "mask per key": w.mask_per_key, "softcap": w.softcap, "alibi": w.alibi, "sinks": w.sinks,
+        "mask per key": w.mask_per_key, "mask dense": w.mask_dense, "softcap": w.softcap,
+        "alibi": w.alibi, "sinks": w.sinks,
         "ragged": w.ragged, "paged": w.paged, "keys and values": w.kv_dtype,
         "output": None if w.output == "attention" else w.output,
     }  # fmt: skip

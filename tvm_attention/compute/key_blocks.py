@@ -23,7 +23,7 @@ from tvm_attention.compute.packing import key_rows, scale_row, value_columns
 from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
 from tvm_attention.compute.repair import Element, repaired
 from tvm_attention.compute.rows import Rows
-from tvm_attention.compute.scores import modified, weight
+from tvm_attention.compute.scores import scored, weight
 
 
 @dataclass(frozen=True)
@@ -117,13 +117,11 @@ def _scores(p: Problem, tiles: KeyBlockTiles, outer: Any, count: Any) -> te.Tens
         ),
         name="ST",
     )
-    return te.compute(
-        shape,
-        lambda b, h, qb, kb, kt, kk, i: modified(
-            p, b, h, qb * block + i, kb * keys + kt * rows + kk, ST[b, h, qb, kb, kt, kk, i]
-        ),
-        name="SC",
-    )
+
+    def place(b: Any, h: Any, qb: Any, kb: Any, kt: Any, kk: Any, i: Any) -> tuple[Any, ...]:
+        return b, h, qb * block + i, kb * keys + kt * rows + kk
+
+    return scored(p, ST, place)
 
 
 def blocks_and_merge(p: Problem, tiles: KeyBlockTiles) -> tirx.PrimFunc:

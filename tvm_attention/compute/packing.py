@@ -56,21 +56,25 @@ def value_columns(p: Problem, pack: bool, width: int, only_finite: bool = False)
 
 
 def finite_values(p: Problem, keys: int) -> tuple[te.Tensor, Element]:
-    """What packing only finite values left out: stage VB (batch, kv_head, block of ``keys`` keys), above
-    zero where it was anything; and ``left_out(batch, kv_head, key, column)``, that value or zero."""
+    """What packing only finite values left out: stages VL and VB (batch, kv_head, block of ``keys`` keys),
+    above zero where it was anything; and ``left_out(batch, kv_head, key, column)``, that value or zero."""
 
     def left_out(b: Any, h: Any, key: Any, c: Any) -> Any:
         number = p.value(b, h, p.clamped(b, key), c)
         return tirx.Select(is_finite(number), float32(0.0), number)
 
-    j, c = te.reduce_axis((0, keys), "jb"), te.reduce_axis((0, p.value_dim), "cb")
+    lanes = min(p.value_dim & -p.value_dim, MAX_TILE)  # that divide a row
+    j, c = te.reduce_axis((0, keys), "jb"), te.reduce_axis((0, p.value_dim // lanes), "cb")
+    x = te.reduce_axis((0, lanes), "xb")
+    shape = (p["batch"], p.kv_heads, ceil_div(p["key_length"], keys))
 
-    def spoilt(b: Any, h: Any, kb: Any) -> Any:
-        finite = is_finite(p.value(b, h, p.clamped(b, kb * keys + j), c))
+    def spoilt(b: Any, h: Any, kb: Any, lane: Any) -> Any:
+        finite = is_finite(p.value(b, h, p.clamped(b, kb * keys + j), c * lanes + lane))
         return te.max(tirx.Select(finite, float32(0.0), float32(1.0)), axis=[j, c])
 
-    shape = (p["batch"], p.kv_heads, ceil_div(p["key_length"], keys))
-    return te.compute(shape, spoilt, name="VB"), left_out
+    VL = te.compute((*shape, lanes), spoilt, name="VL")
+    VB = te.compute(shape, lambda b, h, kb: te.max(VL[b, h, kb, x], axis=x), name="VB")
+    return VB, left_out
 
 
 def scale_row(p: Problem) -> Element:

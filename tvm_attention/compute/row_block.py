@@ -15,7 +15,7 @@ from tvm_attention.compute.packing import key_rows, scale_row, value_columns
 from tvm_attention.compute.problem import Problem, ceil_div
 from tvm_attention.compute.repair import repaired
 from tvm_attention.compute.rows import Rows
-from tvm_attention.compute.scores import modified, weight
+from tvm_attention.compute.scores import scored, weight
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,7 @@ def _softmax(p: Problem, tiles: RowBlockTiles) -> _Softmax:
         ),
         name="ST",
     )
-    SC = te.compute(
-        shape,
-        lambda b, h, qb, kt, kk, i: modified(
-            p, b, h, qb * block + i, kt * tile + kk, ST[b, h, qb, kt, kk, i]
-        ),
-        name="SC",
-    )
+    SC = scored(p, ST, lambda b, h, qb, kt, kk, i: (b, h, qb * block + i, kt * tile + kk))
 
     def score(b: Any, h: Any, qb: Any, j: Any, i: Any) -> Any:
         return SC[b, h, qb, tirx.floordiv(j, tile), tirx.floormod(j, tile), i]

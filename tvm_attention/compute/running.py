@@ -19,7 +19,7 @@ from tvm_attention.compute.exp2 import exp2
 from tvm_attention.compute.key_blocks import KeyBlockTiles
 from tvm_attention.compute.packing import finite_values, key_rows, scale_row, value_columns
 from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
-from tvm_attention.compute.scores import modified, weight
+from tvm_attention.compute.scores import modified, scored, weight
 
 BEFORE, SCALED = "block_before", "scaled_sum"  # calls that lowering replaces
 
@@ -120,13 +120,13 @@ def _scores(p: Problem, tiles: KeyBlockTiles, at: _Rows) -> te.Tensor:
         ),
         name="ST",
     )
-    return te.compute(
-        shape,
-        lambda b, h, qb, s, kb, kt, kk, i: modified(
-            p, b, h, at.row(qb, s, i), kb * at.keys + kt * rows + kk, ST[b, h, qb, s, kb, kt, kk, i]
-        ),
-        name="SC",
-    )
+
+    def place(
+        b: Any, h: Any, qb: Any, s: Any, kb: Any, kt: Any, kk: Any, i: Any
+    ) -> tuple[Any, ...]:
+        return b, h, at.row(qb, s, i), kb * at.keys + kt * rows + kk
+
+    return scored(p, ST, place)
 
 
 def _weights(

@@ -5,9 +5,10 @@ A score that a query must not see is minus infinity, and its weight exactly zero
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from tvm import tirx
+from tvm import te, tirx
 
 from tvm_attention.compute.exp2 import exp2
 from tvm_attention.compute.operand import as_float32, offset_of
@@ -17,11 +18,11 @@ from tvm_attention.compute.tanh import tanh
 _MASKED = float("-inf")
 
 
-def modified(p: Problem, b: Any, h: Any, row: Any, key: Any, score: Any) -> Any:
+def modified(p: Problem, b: Any, h: Any, row: Any, key: Any, score: Any, term: Any = None) -> Any:
     """The score, in units of log2, that enters the softmax of a row.
 
     Softcap first, then ALiBi (Press et al., "Train Short, Test Long", 2021: minus slope times the
-    distance), then the additive mask.
+    distance), then the additive mask, whose ``term`` may have been computed before.
     """
     w = p.workload
     if w.softcap:
@@ -31,7 +32,7 @@ def modified(p: Problem, b: Any, h: Any, row: Any, key: Any, score: Any) -> Any:
         distance = tirx.Cast("float32", tirx.max(apart, -apart))  # tirx.abs goes lane by lane
         score = score - p.buffers["slopes"][b * p["query_heads"] + h] * float32(LOG2_E) * distance
     if w.mask is not None:
-        score = _with_mask(p, b, h, row, key, score)
+        score = _with_mask(mask_term(p, b, h, row, key) if term is None else term, score)
     visible = p.bounds.visible(b, row, key)
     return score if visible is None else tirx.Select(visible, score, float32(_MASKED))
 
@@ -44,7 +45,14 @@ def weight(p: Problem, score: Any, top: Any) -> Any:
     return tirx.Select(score < float32(LOWEST_SCORE), float32(0.0), value)
 
 
-def _with_mask(p: Problem, b: Any, h: Any, row: Any, key: Any, score: Any) -> Any:
+def _with_mask(term: Any, score: Any) -> Any:
+    biased = score + term
+    biased = tirx.Select(biased < float32(LOWEST_SCORE), float32(LOWEST_SCORE), biased)
+    return tirx.Select(term < float32(LOWEST_SCORE), float32(_MASKED), biased)
+
+
+def mask_term(p: Problem, b: Any, h: Any, row: Any, key: Any) -> Any:
+    """What a mask adds to a score in units of log2, minus infinity where it masks the key."""
     w = p.workload
     assert w.mask is not None
     strides = [p[f"mask_{axis}_stride"] for axis in ("batch", "head", "row", "column")]
@@ -54,9 +62,27 @@ def _with_mask(p: Problem, b: Any, h: Any, row: Any, key: Any, score: Any) -> An
     index = offset_of((b, h, row, p.clamped(b, key)), strides)
     stored = p.buffers["mask"][index]
     if w.mask == "bool":
-        return tirx.Select(stored.equal(tirx.const(0, "uint8")), float32(_MASKED), score)
+        return tirx.Select(stored.equal(tirx.const(0, "uint8")), float32(_MASKED), float32(0.0))
     bias = as_float32(stored, w.mask)
-    biased = score + bias * float32(LOG2_E)
     # In units of log2 the lowest finite mask overflows: such a key is not masked, only last in line.
-    biased = tirx.Select(biased < float32(LOWEST_SCORE), float32(LOWEST_SCORE), biased)
-    return tirx.Select(bias < float32(LOWEST_SCORE), float32(_MASKED), biased)
+    lowest = float32(LOWEST_SCORE)
+    scaled = bias * float32(LOG2_E)
+    return tirx.Select(bias < lowest, bias, tirx.Select(scaled < lowest, lowest, scaled))
+
+
+def transposed_mask(p: Problem, shape: tuple[Any, ...], place: Callable[..., Any]) -> Any:
+    """Stage MT: the mask's terms with queries along the last axis, where rows of the mask are dense;
+    lowering transposes their tiles in registers. ``place(*index)`` is (batch, head, row, key)."""
+    if not p.workload.mask_dense:
+        return None
+    return te.compute(shape, lambda *index: mask_term(p, *place(*index)), name="MT")
+
+
+def scored(p: Problem, ST: te.Tensor, place: Callable[..., Any]) -> te.Tensor:
+    """Stage SC, the products ST as they enter the softmax, with the stage MT where there is one."""
+    MT = transposed_mask(p, tuple(ST.shape), place)
+
+    def score(*index: Any) -> Any:
+        return modified(p, *place(*index), ST[index], None if MT is None else MT[index])
+
+    return te.compute(ST.shape, score, name="SC")

@@ -46,7 +46,10 @@ def lower(func: tirx.PrimFunc, workload: AttentionWorkload) -> LoweredKernel:
     bounds = Bounds(workload, symbols, lambda i: tirx.BufferLoad(symbols["ragged"], [i]))
     outputs = Outputs(symbols, bounds, workload)
     strides = {"query": symbols["query_row_stride"], "out": outputs.strides[2]}
-    transposition = Transposition(strides, dict.fromkeys(strides, workload.dtype))
+    dtypes = dict.fromkeys(strides, workload.dtype)
+    if workload.mask is not None:
+        strides["mask"], dtypes["mask"] = symbols["mask_row_stride"], f"mask_{workload.mask}"
+    transposition = Transposition(strides, dtypes)
     narrowing = Narrowing(symbols, bounds, workload.ragged, transposition)
     body = narrowing.rewrite(carry(outputs.redirect(blocks.body)), Scope())
     body = distribute(tiles_on_stack(body), symbols, workload, bounds)

@@ -80,6 +80,8 @@ class Scope:
     first_row: Any = None
     key_block: tuple[Any, int] | None = None  # first key and size of the current block
     last_tile: Any = None
+    rows_left: Any = None  # from the current register tile on
+    keys_left: Any = None
 
 
 class Narrowing:
@@ -107,7 +109,8 @@ class Narrowing:
         notes = dict(stmt.annotations)
         if "transposition" in notes:
             assert scope.rows is not None
-            return self._transposition.rewrite(stmt, scope.rows.end)
+            rows = scope.rows.end if scope.rows_left is None else scope.rows_left
+            return self._transposition.rewrite(stmt, rows, scope.keys_left)
         if "task" in notes:
             scope = replace(scope, batch=stmt.loop_var)
         guarded = notes.pop("if_nan", None) is not None
@@ -168,6 +171,9 @@ class Narrowing:
             if (unit := notes.pop(name, None)) is not None:
                 assert valid is not None
                 span = valid.units(int(unit))
+                left = valid.end - loop.loop_var * int(unit)
+                changed = {"valid_rows": {"rows_left": left}, "split_vectors": {}}
+                scope = replace(scope, **changed.get(name, {"keys_left": left}))
                 if name == "block_keys" and scope.last_tile is not None:
                     none = 0 if span.first is None else span.first
                     span = Span(span.first, tirx.Select(scope.last_tile, none, span.end))

@@ -11,7 +11,11 @@ from functools import lru_cache
 
 TILE_SIZES = (4, 8, 16)
 
-_ELEMENT = {"float32": "float", "float16": "half", "bfloat16": "i16"}
+MASKS = ("mask_bool", "mask_float32", "mask_float16", "mask_bfloat16")
+
+_ELEMENT = {"float32": "float", "float16": "half", "bfloat16": "i16", "bool": "i8"}
+_SUFFIX = dict(zip(MASKS, ("i8", "f32", "f16", "i16"), strict=True))
+_LOG2_E = "0x3FF7154760000000"  # the float32 next to log2(e)
 
 
 def function_name(size: int, source: str, target: str) -> str:
@@ -24,16 +28,18 @@ def transposition_ir(size: int, source: str, target: str) -> str:
     """A function that writes the transpose of a ``size`` x ``size`` tile; size is one of TILE_SIZES.
 
     Arguments: source address, source row stride (elements, i64), source rows that exist (i32, the last
-    one stands for those after it), target address, target row stride, target rows to write, address of
-    ``size`` float32 factors, by which the columns of the source are multiplied.
+    one stands for those after it), source columns that exist (read by one of MASKS alone), target address,
+    target row stride, target rows to write, address of ``size`` float32 factors, by which the columns of
+    the source are multiplied (not those of MASKS, which become terms of scores).
     """
-    n, vector = size, f"<{size} x float>"
+    n = size
     lines = [
         f"define i32 @{function_name(n, source, target)}(ptr %source, i64 %source_stride, "
-        f"i32 %source_rows, ptr %target, i64 %target_stride, i32 %target_rows, ptr %factors) "
+        f"i32 %source_rows, i32 %source_columns, ptr %target, i64 %target_stride, "
+        f"i32 %target_rows, ptr %factors) "
         f"alwaysinline {{",
         "entry:",
-        f"  %factor = load {vector}, ptr %factors, align 1",
+        *_once(n, source),
         "  %last = sub i32 %source_rows, 1",
     ]
     for r in range(n):
@@ -42,9 +48,8 @@ def transposition_ir(size: int, source: str, target: str) -> str:
             f"  %row{r} = select i1 %have{r}, i32 {r}, i32 %last",
             f"  %wide{r} = sext i32 %row{r} to i64",
             f"  %at{r} = mul i64 %wide{r}, %source_stride",
-            f"  %from{r} = getelementptr {_ELEMENT[source]}, ptr %source, i64 %at{r}",
-            *_load(r, n, source),
-            f"  %in{r} = fmul {vector} %number{r}, %factor",
+            f"  %from{r} = getelementptr {_ELEMENT[source.removeprefix('mask_')]}, ptr %source, i64 %at{r}",
+            *(_mask_row(r, n, source) if source in MASKS else _row(r, n, source)),
         ]
     rows = _shuffles([f"%in{r}" for r in range(n)], n, lines)
     for r in range(n):
@@ -56,21 +61,77 @@ def transposition_ir(size: int, source: str, target: str) -> str:
             f"  %to{r} = getelementptr {_ELEMENT[target]}, ptr %target, i64 %offset{r}",
             *_store(r, n, rows[r], target),
         ]
-    return "\n".join([*lines, "  br label %end", "end:", "  ret i32 0", "}", ""])
+    lines += ["  br label %end", "end:", "  ret i32 0", "}", ""]
+    if source in MASKS:
+        element = f"<{n} x {_ELEMENT[source.removeprefix('mask_')]}>"
+        lines.append(
+            f"declare {element} @llvm.masked.load.v{n}{_SUFFIX[source]}.p0"
+            f"(ptr, i32 immarg, <{n} x i1>, {element})"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _once(n: int, source: str) -> list[str]:
+    """What all rows share: the factors, or which columns of a mask exist."""
+    if source not in MASKS:
+        return [f"  %factor = load <{n} x float>, ptr %factors, align 1"]
+    numbers = "<" + ", ".join(f"i32 {i}" for i in range(n)) + ">"
+    return [
+        f"  %first = insertelement <{n} x i32> poison, i32 %source_columns, i32 0",
+        f"  %columns = shufflevector <{n} x i32> %first, <{n} x i32> poison, "
+        f"<{n} x i32> zeroinitializer",
+        f"  %exist = icmp slt <{n} x i32> {numbers}, %columns",
+    ]
+
+
+def _row(r: int, n: int, source: str) -> list[str]:
+    return [*_load(r, n, source), f"  %in{r} = fmul <{n} x float> %number{r}, %factor"]
+
+
+def _mask_row(r: int, n: int, source: str) -> list[str]:
+    """A mask's row as terms in units of log2: tvm_attention.compute.scores.mask_term."""
+    dtype = source.removeprefix("mask_")
+    element, floats = f"<{n} x {_ELEMENT[dtype]}>", f"<{n} x float>"
+    infinite, lowest = _floats(n, "0xFFF0000000000000"), _floats(n, "0xC7EFFFFFE0000000")
+    lines = [
+        f"  %raw{r} = call {element} @llvm.masked.load.v{n}{_SUFFIX[source]}.p0"
+        f"(ptr %from{r}, i32 1, <{n} x i1> %exist, {element} zeroinitializer)"
+    ]
+    if dtype == "bool":
+        return [
+            *lines,
+            f"  %seen{r} = icmp ne {element} %raw{r}, zeroinitializer",
+            f"  %in{r} = select <{n} x i1> %seen{r}, {floats} zeroinitializer, {floats} {infinite}",
+        ]
+    return [
+        *lines,
+        *_widened(r, n, dtype),
+        f"  %scaled{r} = fmul {floats} %number{r}, {_floats(n, _LOG2_E)}",
+        f"  %low{r} = fcmp olt {floats} %scaled{r}, {lowest}",
+        f"  %held{r} = select <{n} x i1> %low{r}, {floats} {lowest}, {floats} %scaled{r}",
+        f"  %none{r} = fcmp olt {floats} %number{r}, {lowest}",
+        f"  %in{r} = select <{n} x i1> %none{r}, {floats} {infinite}, {floats} %held{r}",
+    ]
+
+
+def _floats(n: int, value: str) -> str:
+    return "<" + ", ".join([f"float {value}"] * n) + ">"
 
 
 def _load(r: int, n: int, dtype: str) -> list[str]:
     """``%number`` of row r, in float32."""
+    load = f"  %raw{r} = load <{n} x {_ELEMENT[dtype]}>, ptr %from{r}, align 1"
+    return [load, *_widened(r, n, dtype)]
+
+
+def _widened(r: int, n: int, dtype: str) -> list[str]:
+    """``%number`` from ``%raw``."""
     if dtype == "float32":
-        return [f"  %number{r} = load <{n} x float>, ptr %from{r}, align 1"]
+        return [f"  %number{r} = bitcast <{n} x float> %raw{r} to <{n} x float>"]
     if dtype == "float16":
-        return [
-            f"  %half{r} = load <{n} x half>, ptr %from{r}, align 1",
-            f"  %number{r} = fpext <{n} x half> %half{r} to <{n} x float>",
-        ]
+        return [f"  %number{r} = fpext <{n} x half> %raw{r} to <{n} x float>"]
     return [
-        f"  %half{r} = load <{n} x i16>, ptr %from{r}, align 1",
-        f"  %bits{r} = zext <{n} x i16> %half{r} to <{n} x i32>",
+        f"  %bits{r} = zext <{n} x i16> %raw{r} to <{n} x i32>",
         f"  %upper{r} = shl <{n} x i32> %bits{r}, {_splat(n, 16)}",
         f"  %number{r} = bitcast <{n} x i32> %upper{r} to <{n} x float>",
     ]
@@ -87,10 +148,10 @@ def _store(r: int, n: int, value: str, dtype: str) -> list[str]:
         ]
     whole, short = f"<{n} x i32>", f"<{n} x i16>"
     return [
-        f"  %raw{r} = bitcast <{n} x float> {value} to {whole}",
-        f"  %top{r} = lshr {whole} %raw{r}, {_splat(n, 16)}",
+        f"  %pattern{r} = bitcast <{n} x float> {value} to {whole}",
+        f"  %top{r} = lshr {whole} %pattern{r}, {_splat(n, 16)}",
         f"  %odd{r} = and {whole} %top{r}, {_splat(n, 1)}",
-        f"  %up{r} = add {whole} %raw{r}, {_splat(n, 0x7FFF)}",
+        f"  %up{r} = add {whole} %pattern{r}, {_splat(n, 0x7FFF)}",
         f"  %even{r} = add {whole} %up{r}, %odd{r}",
         f"  %rounded{r} = lshr {whole} %even{r}, {_splat(n, 16)}",
         f"  %nan{r} = fcmp uno <{n} x float> {value}, zeroinitializer",

@@ -27,13 +27,15 @@ class Transposition:
         self._row_strides, self._dtypes = row_strides, dtypes
         self._used: set[tuple[int, str, str]] = set()
 
-    def rewrite(self, nest: Any, rows: Any) -> Any:
-        """The nest as calls; ``rows`` query rows are valid."""
+    def rewrite(self, nest: Any, rows: Any, keys: Any) -> Any:
+        """The nest as calls; ``rows`` query rows are valid and, for a mask, ``keys`` of its columns."""
         size = int(nest.annotations["transposition"])
         axis = int(nest.annotations["query_axis"])
         tiles = [nest.loop_var, nest.body.loop_var]
         left = rows - tiles[axis] * size
-        return self._tiles(nest, size, (left, size) if axis == 0 else (size, left))
+        valid = (left, size) if axis == 0 else (size, left)
+        columns = size if keys is None else keys - tiles[0] * size
+        return self._tiles(nest, size, (*valid, columns))
 
     def linked(self, stmt: Any) -> Any:
         """The statement with the functions it calls linked into its module."""
@@ -42,7 +44,7 @@ class Transposition:
             stmt = tirx.AttrStmt(tvm.ir.StringImm("import"), "pragma_import_llvm", code, stmt)
         return stmt
 
-    def _tiles(self, stmt: Any, size: int, valid: tuple[Any, Any]) -> Any:
+    def _tiles(self, stmt: Any, size: int, valid: tuple[Any, Any, Any]) -> Any:
         if isinstance(stmt, tirx.For):
             body = self._tiles(stmt.body, size, valid)
             extent = 1 if "tile" in stmt.annotations else stmt.extent
@@ -51,22 +53,24 @@ class Transposition:
             stmt, tirx.IfThenElse
         ):  # a tile's rows beyond the end, which the call is told of
             return self._tiles(stmt.then_case, size, valid)
-        factors = next(x for x in (load_of(n, stmt.value) for n in FACTORS) if x is not None)
         source = first_load(stmt.value, FACTORS)
+        factors = (load_of(name, stmt.value) for name in FACTORS)
+        factor = next((x for x in factors if x is not None), source)  # a mask has none
         target = tirx.BufferLoad(stmt.buffer, stmt.indices)
         dtypes = [self._dtypes.get(b.name, "float32") for b in (source.source, stmt.buffer)]
         strides = [self._row_strides.get(b.name, b.shape[-1]) for b in (source.source, stmt.buffer)]
         self._used.add((size, *dtypes))
-        target_rows, source_rows = valid
+        target_rows, source_rows, source_columns = valid
         call = tirx.call_extern(
             "int32",
             function_name(size, *dtypes),
             tirx.address_of(source),
             tirx.Cast("int64", strides[0]),
             tirx.max(source_rows, 1),
+            source_columns,
             tirx.address_of(target),
             tirx.Cast("int64", strides[1]),
             target_rows,
-            tirx.address_of(factors),
+            tirx.address_of(factor),
         )
         return tirx.Evaluate(call)
