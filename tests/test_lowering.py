@@ -104,8 +104,9 @@ def test_workspace_grows_with_the_keys_alone(name: str) -> None:
     kernel = kernel_of(case, candidate, threads=2)
     needed = workspace_bytes(kernel, 1, 8, 32768, 32768)
     assert needed == workspace_bytes(kernel, 1, 8, 64, 32768)
-    copies = 2 * 8 * 32768 * 64 * 4  # of keys and values
-    assert needed == (copies if name.endswith("packed") else 0)
+    # Copies of keys and values, and a vector or two that all workers share.
+    copies = 2 * 8 * 32768 * 64 * 4 if name.endswith("packed") else 0
+    assert copies <= needed <= copies + 1024
 
 
 LABEL = re.compile(r"(\.L\w+):")
