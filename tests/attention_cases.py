@@ -11,7 +11,8 @@ from numpy.typing import DTypeLike, NDArray
 from tvm_attention import reference
 from tvm_attention.accuracy import FLOAT32_ROUNDINGS, ROUNDING
 from tvm_attention.compiler import CompiledKernel, kernel_key, load_kernel
-from tvm_attention.kernel import Kernel, KernelSource
+from tvm_attention.kernel import Kernel
+from tvm_attention.kernel_source import KernelSource
 from tvm_attention.schedules import Candidate
 from tvm_attention.target import LEVELS, HardwareTarget, detect_target
 from tvm_attention.workload import AttentionWorkload

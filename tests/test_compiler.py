@@ -14,7 +14,8 @@ from test_threads import run_script
 from tvm_attention import compiler, environment, kernel_cache
 from tvm_attention.compiler import kernel_key, load_kernel
 from tvm_attention.errors import KernelBuildError
-from tvm_attention.kernel import Kernel, KernelSource
+from tvm_attention.kernel import Kernel
+from tvm_attention.kernel_source import KernelSource
 from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.target import HardwareTarget, detect_target, named_target
 from tvm_attention.workload import AttentionWorkload

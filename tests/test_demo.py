@@ -8,7 +8,7 @@ from rich.console import Console
 import tvm_attention
 from tvm_attention import demo, reference
 from tvm_attention.errors import InvalidValueError
-from tvm_attention.kernel import KernelSource
+from tvm_attention.kernel_source import KernelSource
 from tvm_attention.schedules import Candidate
 from tvm_attention.workload import AttentionWorkload
 

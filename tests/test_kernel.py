@@ -9,10 +9,9 @@ import dlpack_arrays
 import numpy as np
 import pytest
 from attention_cases import Array, Guarded, assert_right, inputs, kernel_of, poisoned
-from command_logs import legal_record
 from numpy.lib.stride_tricks import as_strided
 
-from tvm_attention import Kernel, KernelSource, load
+from tvm_attention import Kernel, load
 from tvm_attention.arrays import NumPyArrays
 from tvm_attention.errors import (
     AttentionError,
@@ -21,7 +20,7 @@ from tvm_attention.errors import (
     UnsupportedError,
 )
 from tvm_attention.prepared import PreparedCall
-from tvm_attention.schedules import Candidate, schedules_for
+from tvm_attention.schedules import schedules_for
 from tvm_attention.target import detect_target
 from tvm_attention.workload import AttentionWorkload
 
@@ -251,11 +250,3 @@ def test_source_of_a_default_schedule(kernel: Kernel) -> None:
     assert str(source) == f"default schedule ({source.candidate})"
     assert repr(kernel) == f"Kernel({source})"
     assert kernel.workload is CASE
-
-
-def test_source_of_a_record() -> None:
-    record = legal_record(detect_target())
-    candidate = Candidate.of(record.variant, record.decisions)
-    source = KernelSource(candidate, record, "exact machine", ("taken",))
-    assert source.kind == "tuned"
-    assert str(source) == f"tuned (exact machine): {record} ({candidate})"

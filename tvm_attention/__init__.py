@@ -19,7 +19,8 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from tvm_attention.functional import attention, scaled_dot_product_attention
-    from tvm_attention.kernel import Kernel, KernelSource
+    from tvm_attention.kernel import Kernel
+    from tvm_attention.kernel_source import KernelSource
     from tvm_attention.kv_cache import KVCache, PagedKVCache, paged_attention, quantise
     from tvm_attention.multi_head import MultiHeadAttention
     from tvm_attention.runtime import Explanation, explain, load
@@ -67,7 +68,8 @@ _MODULES = {
         "TuningLogError", "TuningLogWarning", "UnsupportedError",
     ),
     "functional": ("attention", "scaled_dot_product_attention"),
-    "kernel": ("Kernel", "KernelSource"),
+    "kernel": ("Kernel",),
+    "kernel_source": ("KernelSource",),
     "kv_cache": ("KVCache", "PagedKVCache", "paged_attention", "quantise"),
     "multi_head": ("MultiHeadAttention",),
     "runtime": ("Explanation", "explain", "load"),

@@ -20,7 +20,7 @@ import tvm_attention
 from tvm_attention import accuracy, baselines, reference
 from tvm_attention.accuracy import Accuracy
 from tvm_attention.interleaved import Contender, Rounds, interleave
-from tvm_attention.kernel import KernelSource
+from tvm_attention.kernel_source import KernelSource
 from tvm_attention.memory_needed import require_memory
 from tvm_attention.suites import shape_text, suite
 from tvm_attention.target import detect_target

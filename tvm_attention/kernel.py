@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from tvm_attention.arguments import mask_index
 from tvm_attention.arrays import ArrayKind, Shape, is_dense, kind_of
 from tvm_attention.call import Call
 from tvm_attention.compiler import CompiledKernel
-from tvm_attention.database import TuningRecord
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
+from tvm_attention.kernel_source import KernelSource
 from tvm_attention.operands import (
-    Geometry,
     check_scale,
     geometry,
     kernel_strides,
@@ -23,36 +21,11 @@ from tvm_attention.options import opened_options
 from tvm_attention.outputs import no_keys, opened_out
 from tvm_attention.prepared import PreparedCall
 from tvm_attention.remembered import RememberedCalls
-from tvm_attention.schedules import Candidate
+from tvm_attention.splits import most_rows, splits
 from tvm_attention.threads import launcher
 from tvm_attention.workload import AttentionWorkload, feature_text
 
-_SPLIT_KEYS = 128  # fewer keys than this are not worth a split of their own
-_SPLIT_SCORES = 1 << 13  # scores of a split at most: they stay in L1 together with their weights
-_SPLIT_MOST_KEYS = 1 << 11  # keys of a split at most: K and V of a split meet in L2
 _MOST_WORKSPACE = 1 << 33  # bytes: kernels count its float32 elements by 32-bit integers
-
-
-@dataclass(frozen=True, slots=True)
-class KernelSource:
-    """Where a kernel's schedule came from: ``record`` is None for the default schedule. ``level`` is the
-    instruction-set level it is built for, where the record's is lower than the machine's."""
-
-    candidate: Candidate
-    record: TuningRecord | None
-    rung: str
-    reasons: tuple[str, ...]
-    level: str | None = None
-
-    @property
-    def kind(self) -> str:
-        """ "tuned" or "default"."""
-        return "default" if self.record is None else "tuned"
-
-    def __str__(self) -> str:
-        if self.record is None:
-            return f"default schedule ({self.candidate})"
-        return f"tuned ({self.rung}): {self.record} ({self.candidate})"
 
 
 class Kernel:
@@ -73,6 +46,7 @@ class Kernel:
         self.source = source
         self.num_threads = num_threads
         self._compiled = compiled
+        self._decodes = source.candidate.variant == "split_kv"
         self._remembered = RememberedCalls(threads_follow_pool=num_threads is None)
 
     def __call__(
@@ -168,7 +142,7 @@ class Kernel:
             call.key_rows,
             call.causal_offset,
             threads,
-            self._splits(sizes, threads),
+            splits(self.workload, sizes, threads) if self._decodes else 1,
             call.options.scale * math.log2(math.e),
         )
         flat = tuple(s for x in strides for s in kernel_strides(x))
@@ -204,26 +178,11 @@ class Kernel:
                     f"options: expected those this kernel was loaded for ({feature_text(w)}), got "
                     f"{feature_text(wanted)}; load one for those"
                 )
-        if self.source.candidate.variant == "split_kv":
+        if self._decodes:
             rows = sizes.query_heads // max(sizes.kv_heads, 1) * sizes.query_length
-            most = int(w.length_class.removeprefix("decode-r"))
+            most = most_rows(w)
             if rows > most:
                 raise InvalidValueError(
                     f"query: expected at most {most} rows a key-value head, which this decoding "
                     f"kernel was loaded for, got {rows}; load one for this query length"
                 )
-
-    def _splits(self, sizes: Geometry, threads: int) -> int:
-        """Runs of keys that split-KV computes apart: so many that every thread gets the same number
-        of tasks, and that a task's scores stay in cache."""
-        if self.source.candidate.variant != "split_kv":
-            return 1
-        tasks = sizes.batch * sizes.kv_heads
-        rows = int(self.workload.length_class.removeprefix("decode-r"))
-        most = max(1, sizes.key_length // _SPLIT_KEYS)
-        keys = min(_SPLIT_MOST_KEYS, _SPLIT_SCORES // rows)
-        least = min(most, -(-sizes.key_length // keys))
-        for splits in range(least, min(most, least + threads) + 1):
-            if tasks * splits % threads == 0 or tasks * splits >= 8 * threads:
-                return splits
-        return least if tasks >= threads else most if most < threads else least

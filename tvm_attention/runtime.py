@@ -19,7 +19,8 @@ from tvm_attention.database import (
 )
 from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.errors import InvalidTypeError
-from tvm_attention.kernel import Kernel, KernelSource
+from tvm_attention.kernel import Kernel
+from tvm_attention.kernel_source import KernelSource
 from tvm_attention.operands import check_threads
 from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.target import HardwareTarget, check_runnable, cut_down, detect_target

@@ -18,7 +18,8 @@ from tvm_attention.arrays import NumPyArrays
 from tvm_attention.call import Call
 from tvm_attention.errors import TuningError
 from tvm_attention.interleaved import Contender, interleave
-from tvm_attention.kernel import Kernel, KernelSource
+from tvm_attention.kernel import Kernel
+from tvm_attention.kernel_source import KernelSource
 from tvm_attention.operands import geometry
 from tvm_attention.options import opened_options
 from tvm_attention.schedules import Candidate

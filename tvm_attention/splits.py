@@ -1,0 +1,28 @@
+"""Into how many runs a decoding kernel splits the keys of a call."""
+
+from __future__ import annotations
+
+from tvm_attention.operands import Geometry
+from tvm_attention.workload import AttentionWorkload
+
+_LEAST_KEYS = 128  # fewer keys than this are not worth a split of their own
+_SCORES = 1 << 13  # scores of a split at most: they stay in L1 together with their weights
+_MOST_KEYS = 1 << 11  # keys of a split at most: K and V of a split meet in L2
+
+
+def most_rows(workload: AttentionWorkload) -> int:
+    """Query rows a key-value head that a decoding kernel of this workload serves at most."""
+    return int(workload.length_class.removeprefix("decode-r"))
+
+
+def splits(workload: AttentionWorkload, sizes: Geometry, threads: int) -> int:
+    """Runs of keys that split-KV computes apart: so many that every thread gets the same number of
+    tasks, and that a task's scores stay in cache."""
+    tasks = sizes.batch * sizes.kv_heads
+    most = max(1, sizes.key_length // _LEAST_KEYS)
+    keys = min(_MOST_KEYS, _SCORES // most_rows(workload))
+    least = min(most, -(-sizes.key_length // keys))
+    for count in range(least, min(most, least + threads) + 1):
+        if tasks * count % threads == 0 or tasks * count >= 8 * threads:
+            return count
+    return least if tasks >= threads else most if most < threads else least
