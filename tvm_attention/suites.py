@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from tvm_attention.errors import InvalidValueError
@@ -136,6 +137,12 @@ _SHIPPING: Suite = {
     "d256-long-causal": _workload(1, 4, 2048, 2048, 256, causal=True),
     "d256-decode-r1": _workload(1, 16, 1, 2048, 256),
     "d256-decode-r2": _workload(1, (16, 8), 1, 2048, 256),
+    "d64-medium-bf16": replace(_workload(1, 12, 512, 512, 64), dtype="bfloat16"),
+    "d128-long-causal-bf16": replace(_workload(1, 8, 2048, 2048, 128, True), dtype="bfloat16"),
+    "d128-decode-r4-bf16": replace(_decode(2048, 8), dtype="bfloat16"),
+    "d128-decode-r4-f16": replace(_decode(2048, 8), dtype="float16"),
+    "d64-medium-mask": replace(_workload(1, 12, 512, 512, 64), mask="bool", mask_dense=True),
+    "d128-long-window": replace(_workload(1, 8, 4096, 4096, 128, True), window=(1024, -1)),
 }
 
 SUITES: Mapping[str, Suite] = MappingProxyType(
