@@ -10,6 +10,7 @@ from bench.peers.contract import Peer, Prepared
 from bench.problem import Problem
 from bench.results import OURS, Ceilings, Measured, Spread, WorkloadResult
 from bench.roofline import FMA_PEAK, READ_PEAK, Ceiling, Roofline
+from bench.work import flops, kv_bytes
 from tvm_attention import accuracy
 from tvm_attention.accuracy import Accuracy
 from tvm_attention.errors import UnsupportedError
@@ -93,7 +94,7 @@ def _ceiling(problem: Problem, roofline: Roofline) -> Ceiling:
 
 def _reached(workload: AttentionWorkload, ceiling: Ceiling, rounds: Rounds) -> Ceilings:
     reads = ceiling.contender.name == READ_PEAK
-    work = workload.kv_bytes if reads else workload.flops
+    work = kv_bytes(workload) if reads else flops(workload)
     # Rounds cancel the machine's mood: machine time over ours, times ours' work over the machine's.
     share = rounds.ratio(READ_PEAK if reads else FMA_PEAK, OURS).median * work / ceiling.work
     return Ceilings(

@@ -15,6 +15,7 @@ from bench.problem import Problem, aligned, heads_of_rows, rows_of_heads
 from bench.report import markdown, print_report
 from bench.results import OURS, Result, WorkloadResult
 from bench.roofline import FMA_PEAK, READ_PEAK, Ceiling
+from bench.work import kv_bytes
 from tvm_attention import accuracy, reference
 from tvm_attention.errors import InvalidValueError, UnsupportedError
 from tvm_attention.interleaved import Contender
@@ -264,7 +265,7 @@ def test_a_problem_is_aligned_and_key_and_value_are_neighbours():
     problem = Problem.of(TINY_DECODE)
     for array in (problem.query, problem.key, problem.key_value):
         assert array.ctypes.data % 64 == 0
-    assert problem.key_value.nbytes == TINY_DECODE.kv_bytes
+    assert problem.key_value.nbytes == kv_bytes(TINY_DECODE)
     assert np.shares_memory(problem.key, problem.key_value)
     assert np.shares_memory(problem.value, problem.key_value)
     assert not np.isnan(problem.key_value).any()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import dlpack_arrays
@@ -11,7 +12,7 @@ import pytest
 from attention_cases import Array, Guarded, assert_right, inputs, kernel_of, poisoned
 from numpy.lib.stride_tricks import as_strided
 
-from tvm_attention import Kernel, load
+from tvm_attention import Kernel, load, reference
 from tvm_attention.arrays import NumPyArrays
 from tvm_attention.errors import (
     AttentionError,
@@ -250,3 +251,18 @@ def test_source_of_a_default_schedule(kernel: Kernel) -> None:
     assert str(source) == f"default schedule ({source.candidate})"
     assert repr(kernel) == f"Kernel({source})"
     assert kernel.workload is CASE
+
+
+def test_a_kernel_for_any_mask_serves_masks_of_every_layout() -> None:
+    kernel = load(replace(CASE, mask="bool"))
+    per_key = load(replace(CASE, mask="bool", mask_per_key=True))
+    q, k, v = inputs(CASE)
+    full = np.random.default_rng(4).random((20, 30)) < 0.7
+    for mask in (full, np.asfortranarray(full), full[:1], full[:, :1]):
+        expected = reference.attention(q, k, v, mask=mask)
+        np.testing.assert_allclose(kernel(q, k, v, mask=mask), expected, atol=1e-5)
+    expected = reference.attention(q, k, v, mask=full[:1])
+    np.testing.assert_allclose(per_key(q, k, v, mask=full[:1]), expected, atol=1e-5)
+    for narrow in (per_key, load(replace(CASE, mask="bool", mask_dense=True))):
+        with pytest.raises(InvalidValueError, match=r"options: expected .*mask (per key|dense)"):
+            narrow(q, k, v, mask=np.asfortranarray(full))

@@ -210,7 +210,7 @@ OPTIONS: list[tuple[dict[str, Any], set[str]]] = [
     ({"causal": "bottom_right", "window": (3, -1)}, set()),
     ({"mask": "bool"}, {"mask"}),
     ({"mask": "float32", "mask_per_key": True}, {"mask"}),
-    ({"mask": "bfloat16"}, {"mask"}),
+    ({"mask": "bfloat16", "mask_dense": True}, {"mask"}),
     ({"softcap": True, "alibi": True, "sinks": True}, {"softcap", "alibi_slopes", "sinks"}),
     ({"ragged": True}, {"kv_lengths"}),
 ]

@@ -14,18 +14,20 @@ from tvm_attention.errors import (
     InvalidValueError,
     UnsupportedError,
 )
-from tvm_attention.workload import AttentionWorkload, feature_text
+from tvm_attention.workload import AttentionWorkload
+from tvm_attention.workload_text import feature_text
 
 PLAIN = AttentionWorkload(head_dim=64)
 FEATURES: list[dict[str, Any]] = [
     {"window": (3, -1)}, {"mask": "bool"}, {"mask": "float16", "mask_per_key": True},
+    {"mask": "bool", "mask_dense": True},
     {"softcap": True}, {"alibi": True}, {"sinks": True}, {"ragged": True}, {"paged": True},
     {"kv_dtype": "int8"}, {"output": "attention_and_lse"}, {"output": "weights"},
 ]  # fmt: skip
 EVERYTHING = AttentionWorkload(
     head_dim=64, value_dim=96, dtype="bfloat16", causal="bottom_right", batch=3, query_heads=12,
     kv_heads=4, query_length=5, key_length=70, window=(8, -1), mask="bool", mask_per_key=True,
-    softcap=True, alibi=True, sinks=True, ragged=True, paged=True, kv_dtype="int8",
+    mask_dense=True, softcap=True, alibi=True, sinks=True, ragged=True, paged=True, kv_dtype="int8",
     output="attention_and_lse",
 )  # fmt: skip
 
@@ -50,8 +52,8 @@ def test_everything_as_a_dict() -> None:
 def test_as_text() -> None:
     text = (
         "head_dim=64, value_dim=96,dtype=bfloat16,causal=bottom_right,batch=3,query_heads=12,kv_heads=4,"
-        "query_length=5,key_length=70,window=8:-1,mask=bool,mask_per_key=true,softcap=true,alibi=True,"
-        "sinks=true,ragged=true,paged=true,kv_dtype=int8,output=attention_and_lse"
+        "query_length=5,key_length=70,window=8:-1,mask=bool,mask_per_key=true,mask_dense=true,"
+        "softcap=true,alibi=True,sinks=true,ragged=true,paged=true,kv_dtype=int8,output=attention_and_lse"
     )
     assert AttentionWorkload.from_text(text) == EVERYTHING
     none = "head_dim=64,window=none,mask=none,kv_dtype=None,softcap=false,causal=none"
@@ -112,8 +114,8 @@ def test_kernels_differ_by_features_and_not_by_numbers() -> None:
 def test_features_in_words() -> None:
     assert feature_text(PLAIN) == "no options"
     assert feature_text(EVERYTHING) == (
-        "causal, window, mask bool, mask per key, softcap, alibi, sinks, ragged, paged, keys and "
-        "values int8, output attention_and_lse"
+        "causal, window, mask bool, mask per key, mask dense, softcap, alibi, sinks, ragged, paged, "
+        "keys and values int8, output attention_and_lse"
     )
 
 
@@ -122,30 +124,3 @@ def test_which_queries_may_miss_keys() -> None:
     for features in [*FEATURES, {"causal": "top_left"}]:
         assert replace(PLAIN, **features).masks is bool(masks & set(features)), features
     assert replace(PLAIN, ragged=True, output="weights").masks
-
-
-@pytest.mark.parametrize(
-    ("options", "pairs"),
-    [
-        ({}, 4 * 6),
-        ({"causal": "top_left"}, 1 + 2 + 3 + 4),
-        ({"causal": "bottom_right"}, 3 + 4 + 5 + 6),
-        ({"window": (0, 0)}, 4),
-        ({"window": (1, 1)}, 3 + 3 + 3 + 2),
-        ({"window": (-1, 0)}, 3 + 4 + 5 + 6),
-        ({"window": (1, -1), "causal": "top_left"}, 1 + 2 + 2 + 2),
-        ({"window": (-1, -1)}, 24),
-    ],
-)
-def test_operations_of_the_visible_pairs(options: dict[str, Any], pairs: int) -> None:
-    workload = AttentionWorkload(
-        head_dim=8, value_dim=4, batch=2, query_heads=6, query_length=4, key_length=6, **options
-    )
-    assert workload.flops == 2 * 2 * 6 * pairs * 12
-
-
-def test_bytes_of_keys_and_values() -> None:
-    size = 2 * 3 * 100 * (8 + 4)
-    shape = {"head_dim": 8, "value_dim": 4, "batch": 2, "query_heads": 6, "kv_heads": 3}
-    for more, item in (({}, 4), ({"dtype": "float16"}, 2), ({"kv_dtype": "int8"}, 1)):
-        assert AttentionWorkload(**shape, key_length=100, **more).kv_bytes == item * size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from tvm_attention.arguments import mask_index
@@ -23,7 +24,8 @@ from tvm_attention.prepared import PreparedCall
 from tvm_attention.remembered import RememberedCalls
 from tvm_attention.splits import most_rows, splits
 from tvm_attention.threads import launcher
-from tvm_attention.workload import AttentionWorkload, feature_text
+from tvm_attention.workload import AttentionWorkload
+from tvm_attention.workload_text import feature_text
 
 _MOST_WORKSPACE = 1 << 33  # bytes: kernels count its float32 elements by 32-bit integers
 
@@ -173,6 +175,13 @@ class Kernel:
             )
         if not sizes.empty and sizes.key_length:
             wanted = call.workload(w.output)
+            if wanted.mask is not None:  # code for masks of any layout reads the simpler ones, too
+                per_key, dense = wanted.mask_per_key, wanted.mask_dense
+                wanted = replace(
+                    wanted,
+                    mask_per_key=per_key and w.mask_per_key,
+                    mask_dense=dense and w.mask_dense,
+                )
             if wanted.kernel_features != w.kernel_features:
                 raise InvalidValueError(
                     f"options: expected those this kernel was loaded for ({feature_text(w)}), got "

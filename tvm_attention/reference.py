@@ -189,8 +189,14 @@ def random_options(workload: AttentionWorkload, seed: int | None = None) -> dict
     if w.mask is not None:
         rows = 1 if w.mask_per_key else w.query_length
         seen = rng.random((w.batch, 1, rows, w.key_length)) < 0.8
-        added = np.where(seen, rng.standard_normal(seen.shape), -np.inf)
-        options["mask"] = seen if w.mask == "bool" else added.astype(numpy_dtype(w.mask))
+        mask = seen
+        if w.mask != "bool":
+            mask = np.where(seen, rng.standard_normal(seen.shape), -np.inf).astype(
+                numpy_dtype(w.mask)
+            )
+        if not (w.mask_dense or w.mask_per_key):
+            mask = np.asfortranarray(mask)
+        options["mask"] = mask
     if w.softcap:
         options["softcap"] = 20.0
     if w.alibi:

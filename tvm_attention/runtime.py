@@ -24,7 +24,8 @@ from tvm_attention.kernel_source import KernelSource
 from tvm_attention.operands import check_threads
 from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.target import HardwareTarget, check_runnable, cut_down, detect_target
-from tvm_attention.workload import AttentionWorkload, feature_text
+from tvm_attention.workload import AttentionWorkload
+from tvm_attention.workload_text import feature_text
 
 _lock = threading.RLock()
 _kernels: dict[tuple[object, ...], Kernel] = {}

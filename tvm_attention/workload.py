@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
+from tvm_attention.workload_text import parsed_fields
 
 MAX_HEAD_DIM = 512
 DTYPES = ("float32", "float16", "bfloat16")
@@ -14,13 +15,11 @@ KV_DTYPES = ("int8",)
 MASK_DTYPES = ("bool", *DTYPES)
 CAUSAL_KINDS = ("top_left", "bottom_right")
 OUTPUTS = ("attention", "attention_and_lse", "weights")
-NO_OPTIONS = "no options"
 UNBOUNDED = -1  # a side of a window without a limit
 
 # Rows that share one key-value head (group size x query length) up to which keys, not queries, are the
 # long axis: the score of a key is then a dot product that streams the cache once.
 DECODE_ROWS = (1, 2, 4, 8)
-ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "bool": 1}
 SHORT_KEYS = 256
 MEDIUM_KEYS = 1024
 
@@ -140,43 +139,12 @@ class AttentionWorkload:
         return bool(self.causal or self.window or self.mask or padded)
 
     @property
-    def offset(self) -> int:
-        """The key at query 0's own place: 0 for "top_left", else counted from the last key back."""
-        return 0 if self.causal == "top_left" else self.key_length - self.query_length
-
-    @property
     def kernel_features(self) -> tuple[object, ...]:
         """What is compiled into a kernel beyond head dimensions and dtype, in a fixed order."""
         return (
             bool(self.causal), self.window is not None, self.mask, self.mask_per_key, self.mask_dense,
-            self.softcap,
-            self.alibi, self.sinks, self.ragged, self.paged, self.kv_dtype, self.output,
+            self.softcap, self.alibi, self.sinks, self.ragged, self.paged, self.kv_dtype, self.output,
         )  # fmt: skip
-
-    @property
-    def flops(self) -> int:
-        """Multiply-adds of the visible pairs counted as two operations; masks are not looked into."""
-        assert self.value_dim is not None
-        left, right = self.window or (UNBOUNDED, UNBOUNDED)
-        if self.causal:
-            right = 0
-        pairs = self.query_length * self.key_length
-        if (left, right) != (UNBOUNDED, UNBOUNDED):
-            pairs = 0
-            for own in range(self.offset, self.offset + self.query_length):
-                first = 0 if left == UNBOUNDED else own - left
-                end = self.key_length if right == UNBOUNDED else own + right + 1
-                pairs += max(0, min(self.key_length, end) - max(0, first))
-        return 2 * self.batch * self.query_heads * pairs * (self.head_dim + self.value_dim)
-
-    @property
-    def kv_bytes(self) -> int:
-        """Bytes of the key and value tensors."""
-        assert self.value_dim is not None
-        assert self.kv_heads is not None
-        size = ITEM_BYTES[self.kv_dtype or self.dtype]
-        columns = self.head_dim + self.value_dim
-        return size * self.batch * self.kv_heads * self.key_length * columns
 
     def to_dict(self) -> dict[str, object]:
         """The fields by name, as a tuning record stores them: extensions only where they are used."""
@@ -207,52 +175,15 @@ class AttentionWorkload:
     @classmethod
     def from_text(cls, text: str) -> AttentionWorkload:
         """From "head_dim=64,dtype=float32,causal=top_left,key_length=1024" (the command line's form)."""
-        values: dict[str, object] = {}
-        for part in filter(None, (p.strip() for p in text.split(","))):
-            name, equals, value = (p.strip() for p in part.partition("="))
-            if not equals or not value:
-                raise InvalidValueError(f"workload: expected name=value, got {part!r} in {text!r}")
-            if name in values:
-                raise InvalidValueError(f"workload: {name} is given twice in {text!r}")
-            values[name] = _parse(name, value)
-        return cls.from_dict(values)
+        return cls.from_dict(parsed_fields(text))
 
 
 # Fields that were not in the first schema of records, with the values they had then.
-_EXTENSIONS = {
-    f.name: f.default
-    for f in fields(AttentionWorkload)
-    if f.name
-    in (
-        "window",
-        "mask",
-        "mask_per_key",
-        "mask_dense",
-        "softcap",
-        "alibi",
-        "sinks",
-        "ragged",
-        "paged",
-        "kv_dtype",
-        "output",
-    )
-}
-
-
-def _parse(name: str, text: str) -> object:
-    if name in ("dtype", "mask", "kv_dtype", "output"):
-        return None if text.lower() == "none" else text
-    if name == "causal":
-        plain = {"none": None, "false": None, "true": "top_left"}
-        return plain.get(text.lower(), text)
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    try:
-        if name == "window":
-            return None if text.lower() == "none" else tuple(int(n) for n in text.split(":"))
-        return int(text)
-    except ValueError:
-        raise InvalidValueError(f"{name}: expected a whole number, got {text!r}") from None
+_NEW_FIELDS = (
+    "window", "mask", "mask_per_key", "mask_dense", "softcap", "alibi", "sinks", "ragged", "paged",
+    "kv_dtype", "output",
+)  # fmt: skip
+_EXTENSIONS = {f.name: f.default for f in fields(AttentionWorkload) if f.name in _NEW_FIELDS}
 
 
 def _require_int(name: str, value: object, low: int, high: int) -> None:
@@ -260,19 +191,6 @@ def _require_int(name: str, value: object, low: int, high: int) -> None:
         raise InvalidTypeError(f"{name}: expected an int, got {type(value).__name__}")
     if not low <= value <= high:
         raise InvalidValueError(f"{name}: expected {low} to {high}, got {value}")
-
-
-def feature_text(w: AttentionWorkload) -> str:
-    """What is compiled into a kernel beyond dtype and head dimensions, for messages."""
-    named = {
-        "causal": bool(w.causal), "window": w.window is not None, "mask": w.mask,
-        "mask per key": w.mask_per_key, "mask dense": w.mask_dense, "softcap": w.softcap,
-        "alibi": w.alibi, "sinks": w.sinks,
-        "ragged": w.ragged, "paged": w.paged, "keys and values": w.kv_dtype,
-        "output": None if w.output == "attention" else w.output,
-    }  # fmt: skip
-    given = (n if v is True else f"{n} {v}" for n, v in named.items() if v)
-    return ", ".join(given) or NO_OPTIONS
 
 
 def _check_window(window: object) -> None:

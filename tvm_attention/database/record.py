@@ -17,7 +17,8 @@ from tvm_attention.database.shapes import (
 )
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.target import LEVELS, HardwareFacts
-from tvm_attention.workload import NO_OPTIONS, AttentionWorkload, feature_text
+from tvm_attention.workload import AttentionWorkload
+from tvm_attention.workload_text import NO_OPTIONS, feature_text
 
 SCHEMA = 1
 KINDS = ("x86", "arm", "cuda")
