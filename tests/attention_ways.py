@@ -68,7 +68,12 @@ def call_of(way: str, name: str, **shape: Any) -> tuple[tuple[Array, Array, Arra
     """Query, key, value and options for a variant."""
     dtype, options = HIDING[way]
     q, k, v = tensors(name, dtype=dtype, **shape)
-    return (q, k, v), options(q, k)
+    chosen = options(q, k)
+    if name == "running":  # has no sinks, and masks or lengths but not both
+        chosen.pop("sinks", None)
+        if "mask" in chosen:
+            chosen.pop("kv_lengths", None)
+    return (q, k, v), chosen
 
 
 def seen(q: Array, k: Array, v: Array, **options: Any) -> Array:
