@@ -13,6 +13,7 @@ from tvm_attention.accuracy import FLOAT32_ROUNDINGS, ROUNDING
 from tvm_attention.compiler import CompiledKernel, kernel_key, load_kernel
 from tvm_attention.kernel import Kernel
 from tvm_attention.kernel_source import KernelSource
+from tvm_attention.random_calls import random_inputs
 from tvm_attention.schedules import Candidate
 from tvm_attention.target import LEVELS, HardwareTarget, detect_target
 from tvm_attention.workload import AttentionWorkload
@@ -103,7 +104,7 @@ def with_axes(array: Array, axes: int) -> Array:
 
 def inputs(workload: AttentionWorkload, layout: str = "dense", seed: int = 0) -> tuple[Array, ...]:
     """Unit-normal query, key and value in a layout."""
-    return tuple(laid_out(x, layout) for x in reference.random_inputs(workload, seed))
+    return tuple(laid_out(x, layout) for x in random_inputs(workload, seed))
 
 
 def allowed_error(value: NDArray[Any]) -> float:

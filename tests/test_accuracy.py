@@ -7,6 +7,7 @@ import pytest
 from tvm_attention import reference
 from tvm_attention.accuracy import ROUNDING, compare
 from tvm_attention.errors import InvalidValueError
+from tvm_attention.random_calls import random_inputs, random_options
 from tvm_attention.workload import AttentionWorkload
 
 SMALL = AttentionWorkload(
@@ -16,7 +17,7 @@ LARGE = AttentionWorkload(head_dim=4, query_heads=16, query_length=600, key_leng
 
 
 def _solved(workload):
-    q, k, v = reference.random_inputs(workload, seed=1)
+    q, k, v = random_inputs(workload, seed=1)
     result = reference.attention(q, k, v, causal=workload.causal)
     return result.astype(np.float32), q, k, v
 
@@ -74,8 +75,8 @@ OPTIONS = {
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_results_with_options(shape, per_key, dtype):
     workload = replace(shape, **OPTIONS, mask_per_key=per_key, dtype=dtype)
-    inputs = reference.random_inputs(workload, seed=1)
-    options = reference.random_options(workload, seed=1) | {"softcap": 0.3}
+    inputs = random_inputs(workload, seed=1)
+    options = random_options(workload, seed=1) | {"softcap": 0.3}
     result = reference.attention(*inputs, **options).astype(inputs[0].dtype)
     accuracy = compare(result, *inputs, workload, options=options)
     assert accuracy.holds

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from tvm_attention import accuracy, reference
+from tvm_attention import accuracy
 from tvm_attention.baselines import numpy_attention, torch_attention
 from tvm_attention.errors import UnsupportedError
+from tvm_attention.random_calls import random_inputs
 from tvm_attention.workload import AttentionWorkload
 
 WORKLOADS = [
@@ -18,7 +19,7 @@ WORKLOADS = [
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=str)
 def test_numpy_is_right_and_computes_anew(workload):
-    inputs = reference.random_inputs(workload, seed=2)
+    inputs = random_inputs(workload, seed=2)
     call = numpy_attention(workload, *inputs)
     assert accuracy.compare(call(), *inputs, workload).roundings <= 10
     inputs[2][:] += 1
@@ -29,7 +30,7 @@ def test_numpy_serves_bottom_right():
     workload = AttentionWorkload(
         head_dim=8, causal="bottom_right", query_heads=2, query_length=3, key_length=8
     )
-    inputs = reference.random_inputs(workload, seed=3)
+    inputs = random_inputs(workload, seed=3)
     result = numpy_attention(workload, *inputs)()
     assert accuracy.compare(result, *inputs, workload).roundings <= 10
 
@@ -37,7 +38,7 @@ def test_numpy_serves_bottom_right():
 @pytest.mark.parametrize("workload", WORKLOADS, ids=str)
 def test_torch_is_right(workload):
     torch = pytest.importorskip("torch")
-    inputs = reference.random_inputs(workload, seed=4)
+    inputs = random_inputs(workload, seed=4)
     result = torch_attention(workload, *map(torch.from_numpy, inputs))().numpy()
     assert accuracy.compare(result, *inputs, workload).roundings <= 20
     assert result.dtype == np.float32

@@ -7,7 +7,7 @@ import pytest
 
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.memory_needed import require_memory, workload_bytes
-from tvm_attention.reference import random_inputs
+from tvm_attention.random_calls import random_inputs
 from tvm_attention.workload import AttentionWorkload
 
 SMALL = AttentionWorkload(

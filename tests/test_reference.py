@@ -18,6 +18,7 @@ from tvm_attention.call import Call
 from tvm_attention.errors import UnsupportedError
 from tvm_attention.operands import geometry
 from tvm_attention.options import opened_options
+from tvm_attention.random_calls import random_inputs, random_options
 from tvm_attention.workload import AttentionWorkload
 
 BATCH, HEADS, KV_HEADS, ROWS, KEYS = 2, 4, 2, 5, 7
@@ -185,8 +186,8 @@ def test_the_least_number_as_a_mask_hides_but_is_no_minus_infinity() -> None:
 def test_random_inputs_have_the_workloads_dtype(dtype: str) -> None:
     workload = AttentionWorkload(head_dim=8, query_heads=4, kv_heads=2)
     object.__setattr__(workload, "dtype", dtype)
-    q, k, v = reference.random_inputs(workload, seed=3)
-    plain = reference.random_inputs(AttentionWorkload(head_dim=8, query_heads=4, kv_heads=2), 3)
+    q, k, v = random_inputs(workload, seed=3)
+    plain = random_inputs(AttentionWorkload(head_dim=8, query_heads=4, kv_heads=2), 3)
     for array, wide in zip((q, k, v), plain, strict=True):
         assert str(array.dtype) == dtype
         np.testing.assert_array_equal(array, wide.astype(array.dtype))
@@ -225,15 +226,15 @@ def test_random_options_make_a_call_of_the_workload(
         head_dim=8, batch=2, query_heads=4, kv_heads=2, query_length=30, key_length=50,
         dtype=dtype, **fields,
     )  # fmt: skip
-    options = reference.random_options(workload, seed=1)
+    options = random_options(workload, seed=1)
     assert set(options) == names | {"causal", "window"}
-    query, key, value = reference.random_inputs(workload, seed=1)
+    query, key, value = random_inputs(workload, seed=1)
     sizes = geometry(query.shape, key.shape, value.shape, enable_gqa=True)
     opened = opened_options(NumPyArrays(), sizes, query_dtype=dtype, **options)
     assert Call.of(sizes, opened, dtype).workload() == workload
     assert np.isfinite(reference.attention(query, key, value, **options)).all()
-    again = reference.random_options(workload, seed=1)
-    other = reference.random_options(workload, seed=2)
+    again = random_options(workload, seed=1)
+    other = random_options(workload, seed=2)
     for name in names - {"softcap", "alibi_slopes"}:
         np.testing.assert_array_equal(options[name], again[name])
         assert not np.array_equal(options[name], other[name])

@@ -17,11 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 import tvm_attention
-from tvm_attention import accuracy, baselines, reference
+from tvm_attention import accuracy, baselines
 from tvm_attention.accuracy import Accuracy
 from tvm_attention.interleaved import Contender, Rounds, interleave
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.memory_needed import require_memory
+from tvm_attention.random_calls import random_inputs
 from tvm_attention.suites import shape_text, suite
 from tvm_attention.target import detect_target
 from tvm_attention.threads import launcher
@@ -91,7 +92,7 @@ def run(
 
 def measure(name: str, workload: AttentionWorkload, seconds: float) -> Outcome:
     """Checks our result on fresh random inputs, then times everyone on them."""
-    inputs = reference.random_inputs(workload, seed=0)
+    inputs = random_inputs(workload, seed=0)
     kernel = tvm_attention.load(workload)
     out = np.full((*inputs[0].shape[:3], inputs[2].shape[3]), np.nan, np.float32)
     kernel(*inputs, out=out)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_attention import accuracy, compiler, reference
+from tvm_attention import accuracy, compiler
 from tvm_attention.arrays import NumPyArrays
 from tvm_attention.call import Call
 from tvm_attention.errors import TuningError
@@ -22,6 +22,7 @@ from tvm_attention.kernel import Kernel
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.operands import geometry
 from tvm_attention.options import opened_options
+from tvm_attention.random_calls import random_inputs, random_options
 from tvm_attention.schedules import Candidate
 from tvm_attention.target import HardwareTarget
 from tvm_attention.workload import AttentionWorkload
@@ -115,7 +116,7 @@ def _neighbours(w: AttentionWorkload) -> list[AttentionWorkload]:
 @lru_cache(maxsize=8)
 def _problem(workload: AttentionWorkload) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
     """Fresh inputs and options."""
-    return reference.random_inputs(workload), reference.random_options(workload)
+    return random_inputs(workload), random_options(workload)
 
 
 def _prepared(
