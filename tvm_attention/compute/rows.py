@@ -45,8 +45,8 @@ class Rows:
             m, _, s = ends(index)
             # Masks of the lowest number overflow in units of log2, and are clamped there.
             lowest = m <= float32(LOWEST_SCORE)
-            lse = m * float32(math.log(2)) + tirx.log(s)
-            lse = tirx.Select(lowest, float32(LOWEST_SCORE), lse)
+            top = tirx.Select(lowest, float32(LOWEST_SCORE), m * float32(math.log(2)))
+            lse = top + tirx.log(s)
             return tirx.Select(s.equal(float32(0.0)), float32(float("-inf")), lse)
 
         self.normaliser = te.compute(shape, factor_of, name="N")
