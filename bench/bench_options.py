@@ -104,12 +104,12 @@ def _banded() -> list[tuple[str, str, Call, Call, Call | None]]:
 
 def _packed() -> list[tuple[str, str, Call, Call, Call | None]]:
     parts = [_tensors(1, 12, n, n, 64) for n in LENGTHS]
-    packed = [torch.cat([p[i][0].transpose(0, 1) for p in parts]).contiguous() for i in range(3)]
+    query, key, value = (torch.cat([p[i][0].transpose(0, 1) for p in parts]) for i in range(3))
     ends = torch.tensor([0, *torch.tensor(LENGTHS).cumsum(0).tolist()])
     return [
         (
             f"packed sequences {LENGTHS}, 12 heads x 64", "sum of the parts",
-            lambda: ta.attention_varlen(*packed, ends, ends),
+            lambda: ta.attention_varlen(query, key, value, ends, ends),
             lambda: [ta.attention(*p) for p in parts],
             lambda: [F.scaled_dot_product_attention(*p) for p in parts],
         )

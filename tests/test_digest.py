@@ -31,8 +31,8 @@ OPTIONS: list[dict[str, Any]] = [
     {},
     {"causal": "top_left"},
     {
-        "window": (16, 16), "mask": "float32", "mask_dense": True, "softcap": True, "alibi": True, "sinks": True,
-        "ragged": True, "output": "attention_and_lse",
+        "window": (16, 16), "mask": "float32", "mask_dense": True, "softcap": True, "alibi": True,
+        "sinks": True, "ragged": True, "output": "attention_and_lse",
     },
 ]  # fmt: skip
 

@@ -118,7 +118,9 @@ BAD_DTYPES = [
 @pytest.mark.parametrize(("dtype", "error"), BAD_DTYPES)
 def test_dtypes_that_are_not_computed(dtype: str, error: type[AttentionError]) -> None:
     array = np.zeros((2, 3), dtype)
-    with pytest.raises(error, match=f"dtype: expected float32 or .*bfloat16, got {array.dtype}; convert"):
+    with pytest.raises(
+        error, match=f"dtype: expected float32 or .*bfloat16, got {array.dtype}; convert"
+    ):
         opened_inputs(NumPyArrays(), array, array, array)
 
 

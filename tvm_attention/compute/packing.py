@@ -23,7 +23,7 @@ def key_rows(p: Problem, pack: bool) -> Element:
         lambda m, h, row, d: _dequantised(p, "key", m, h, row, d),
         name="KP",
     )
-    return lambda b, h, key, d: KP[(*_memory(p, b, h), _row(p, b, p.clamped(b, key)), d)]
+    return lambda b, h, key, d: KP(*_memory(p, b, h), _row(p, b, p.clamped(b, key)), d)
 
 
 def value_columns(p: Problem, pack: bool, width: int, only_finite: bool = False) -> Element:
@@ -50,7 +50,7 @@ def value_columns(p: Problem, pack: bool, width: int, only_finite: bool = False)
 
     def packed(b: Any, h: Any, key: Any, c: Any) -> Any:
         strip, place = tirx.floordiv(c, width), tirx.floormod(c, width)
-        return VP[(*_memory(p, b, h), strip, _row(p, b, key), place)]
+        return VP(*_memory(p, b, h), strip, _row(p, b, key), place)
 
     return packed
 

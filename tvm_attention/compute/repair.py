@@ -44,13 +44,13 @@ def repaired(
 
     FL = te.compute(
         (*lead, columns),
-        lambda *i: te.sum(unless_number(total[(*i[:-1], r, i[-1])]), axis=r),
+        lambda *i: te.sum(unless_number(total(*i[:-1], r, i[-1])), axis=r),
         name="FL",
     )
     FV = te.compute(
-        (*lead, lanes), lambda *i: te.sum(FL[(*i[:-1], v * lanes + i[-1])], axis=v), name="FV"
+        (*lead, lanes), lambda *i: te.sum(FL(*i[:-1], v * lanes + i[-1]), axis=v), name="FV"
     )
-    FLAG = te.compute(tuple(lead), lambda *i: te.sum(FV[(*i, x)], axis=x), name="FLAG")
+    FLAG = te.compute(tuple(lead), lambda *i: te.sum(FV(*i, x), axis=x), name="FLAG")
 
     def visible_sum(*index: Any) -> Any:
         weight, value = term(*index)
