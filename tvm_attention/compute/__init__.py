@@ -5,7 +5,8 @@ from tvm_attention.compute.key_blocks import KeyBlockTiles, blocks_and_merge, st
 from tvm_attention.compute.problem import FixedLengths, Problem
 from tvm_attention.compute.row_block import RowBlockTiles, row_block, weights
 from tvm_attention.compute.running import running
-from tvm_attention.compute.split_kv import SplitKVTiles, split_kv
+from tvm_attention.compute.split_kv import split_kv
+from tvm_attention.compute.splits import SplitKVTiles
 
 __all__ = [
     "Bounds",

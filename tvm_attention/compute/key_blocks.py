@@ -84,15 +84,16 @@ def _blocks(p: Problem, tiles: KeyBlockTiles) -> _Blocks:
     value = value_columns(p, tiles.pack_value, width)
     columns = -(-p.value_dim // width) * width
 
-    def term(b: Any, h: Any, qb: Any, kb: Any, c: Any, i: Any, j: Any) -> tuple[Any, Any]:
+    def term(index: tuple[Any, ...], j: Any) -> tuple[Any, Any]:
+        b, h, qb, kb, c, i = index
         return P[b, h, qb, kb, j, i], value(b, tirx.truncdiv(h, p["group"]), kb * keys + j, c)
 
     def product(*index: Any) -> Any:
-        w, v = term(*index, j3)
+        w, v = term(index, j3)
         return te.sum(v * w, axis=j3)
 
     OT = te.compute((*outer, count, columns, block), product, name="OT")
-    values = repaired(p, OT, tiles.lanes, lambda *index: term(*index, j4), [j4])
+    values = repaired(p, OT, tiles.lanes, lambda *index: term(index, j4), [j4])
     return _Blocks(outer, count, columns, M, L, values)
 
 

@@ -83,6 +83,7 @@ def scored(p: Problem, ST: te.Tensor, place: Callable[..., Any]) -> te.Tensor:
     MT = transposed_mask(p, tuple(ST.shape), place)
 
     def score(*index: Any) -> Any:
-        return modified(p, *place(*index), ST[index], None if MT is None else MT[index])
+        b, h, row, key = place(*index)
+        return modified(p, b, h, row, key, ST[index], None if MT is None else MT[index])
 
     return te.compute(ST.shape, score, name="SC")

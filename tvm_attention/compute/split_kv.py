@@ -8,7 +8,6 @@ into ``splits`` runs computed in parallel, each keeping (values, sum, maximum), 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import te, tirx
@@ -18,54 +17,7 @@ from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float
 from tvm_attention.compute.repair import Element, repaired
 from tvm_attention.compute.rows import Rows
 from tvm_attention.compute.scores import modified, weight
-
-
-@dataclass(frozen=True)
-class SplitKVTiles:
-    """rows: query rows folded onto a key-value head (at least group x query length); lanes: keys of a
-    score vector; score_lanes and value_lanes: lanes that divide the head and value dimension; streams:
-    places of a split that are read at the same time."""
-
-    rows: int
-    lanes: int
-    score_lanes: int
-    value_lanes: int
-    streams: int
-
-
-class _Places:
-    """Which query row and which key an index of the expression means."""
-
-    def __init__(self, p: Problem, tiles: SplitKVTiles) -> None:
-        self.p, self.lanes, self.streams = p, tiles.lanes, tiles.streams
-
-    def query(self, row: Any) -> tuple[Any, Any]:
-        """Head within the group and query row; the last one beyond the end."""
-        length = self.p["query_length"]
-        r = tirx.min(row, self.p["group"] * length - 1)
-        return tirx.truncdiv(r, length), tirx.truncmod(r, length)
-
-    def first_key(self, b: Any) -> Any:
-        return self.p.bounds.first_key(b, 0)
-
-    def end_key(self, b: Any) -> Any:
-        return self.p.bounds.end_key(b, self.p["query_length"] - 1)
-
-    def vectors(self, b: Any) -> Any:
-        """Key vectors of a split."""
-        keys = self.end_key(b) - self.first_key(b)
-        return ceil_div(ceil_div(keys, self.lanes), self.p["splits"])
-
-    def key(self, b: Any, sp: Any, jo: Any, ji: Any) -> Any:
-        """Neighbouring lanes take keys from different runs of the split: memory answers several
-        sequential reads faster than one. The order of keys within a split does not matter."""
-        n, chunk, vectors = self.streams, self.lanes // self.streams, self.vectors(b)
-        run, stream, step = vectors * chunk, tirx.floormod(ji, n), tirx.floordiv(ji, n)
-        split = self.first_key(b) + sp * vectors * self.lanes
-        return split + stream * run + jo * chunk + step
-
-    def in_range(self, b: Any, sp: Any, jo: Any, ji: Any) -> Any:
-        return self.key(b, sp, jo, ji) < self.end_key(b)
+from tvm_attention.compute.splits import Places, SplitKVTiles
 
 
 def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
@@ -73,7 +25,7 @@ def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
     rows, V = tiles.rows, tiles.lanes
     vectors = ceil_div(ceil_div(p["key_length"], V), p["splits"])  # of a split, at most
     outer = (p["batch"], p.kv_heads, p["splits"])
-    places = _Places(p, tiles)
+    places = Places(p, tiles)
     SM = _scores(p, tiles, places, outer, vectors)
     jm, js = (te.reduce_axis((0, vectors), n) for n in ("jm", "js"))
     xm, xs = (te.reduce_axis((0, V), n) for n in ("xm", "xs"))
@@ -106,9 +58,7 @@ def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
     return p.function(_merge(p, tiles, outer, M, L, values))
 
 
-def _scores(
-    p: Problem, tiles: SplitKVTiles, places: _Places, outer: Any, vectors: Any
-) -> te.Tensor:
+def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors: Any) -> te.Tensor:
     """Stages QS, DOT, T<n>, S and SM, the scores as they enter the softmax."""
     rows, V, SV = tiles.rows, tiles.lanes, tiles.score_lanes
 
@@ -151,7 +101,7 @@ def _scores(
 
 
 def _values(
-    p: Problem, tiles: SplitKVTiles, places: _Places, outer: Any, vectors: Any, P: te.Tensor
+    p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors: Any, P: te.Tensor
 ) -> Element:
     """Stage OT, the weighted values of a split."""
 

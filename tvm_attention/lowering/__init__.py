@@ -18,7 +18,8 @@ from tvm_attention.lowering.carrying import carry
 from tvm_attention.lowering.convention import Outputs, pointer_function
 from tvm_attention.lowering.distribution import distribute
 from tvm_attention.lowering.memory import place_in_workspace, take_allocations, tiles_on_stack
-from tvm_attention.lowering.narrowing import Narrowing, Scope
+from tvm_attention.lowering.narrowing import Narrowing
+from tvm_attention.lowering.spans import Scope
 from tvm_attention.lowering.statements import sequence, statements
 from tvm_attention.lowering.transposition import Transposition
 from tvm_attention.workload import AttentionWorkload

@@ -30,7 +30,7 @@ It runs after CompactBufferAllocation, which would otherwise shrink buffers to t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -38,50 +38,10 @@ from tvm import tirx
 from tvm_attention.compute import Bounds
 from tvm_attention.compute.operand import is_nan
 from tvm_attention.compute.problem import ceil_div
+from tvm_attention.lowering.spans import Scope, Span
 from tvm_attention.lowering.statements import load_of, sequence, statements
 from tvm_attention.lowering.strips import by_vectors
 from tvm_attention.lowering.transposition import Transposition
-
-
-@dataclass(frozen=True)
-class Span:
-    """Numbers from ``first`` to before ``end``; ``first`` is None where it is known to be zero."""
-
-    first: Any
-    end: Any
-
-    @property
-    def count(self) -> Any:
-        """How many they are."""
-        return self.end if self.first is None else tirx.max(self.end - self.first, 0)
-
-    def units(self, size: int) -> Span:
-        """The units of ``size`` that hold them."""
-        if size == 1:
-            return self
-        first = None if self.first is None else tirx.floordiv(self.first, size)
-        return Span(first, ceil_div(self.end, size))
-
-    def within(self, start: Any, size: int) -> Span:
-        """Those of the ``size`` numbers from ``start`` on, counted from there."""
-        first = None if self.first is None else tirx.max(self.first - start, 0)
-        return Span(first, tirx.min(size, self.end - start))
-
-
-@dataclass(frozen=True)
-class Scope:
-    """What is valid at a place in the loop nest, None where nothing is said."""
-
-    batch: Any = None
-    keys: Span | None = None
-    rows: Span | None = None
-    block_keys: Span | None = None
-    split_vectors: Span | None = None
-    first_row: Any = None
-    key_block: tuple[Any, int] | None = None  # first key and size of the current block
-    last_tile: Any = None
-    rows_left: Any = None  # from the current register tile on
-    keys_left: Any = None
 
 
 class Narrowing:

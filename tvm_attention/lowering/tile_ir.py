@@ -211,15 +211,15 @@ def _lanes(
 
     result = [""] * n
     for c in range(4):
-        column = [q[c] for q in quads]
         if n == 8:
-            result[c] = shuffle(*column, pick([0, 2]))
-            result[4 + c] = shuffle(*column, pick([1, 3]))
+            upper, lower = quads[0][c], quads[1][c]
+            result[c] = shuffle(upper, lower, pick([0, 2]))
+            result[4 + c] = shuffle(upper, lower, pick([1, 3]))
             continue
         even, odd = pick([0, 2, 4, 6]), pick([1, 3, 5, 7])
-        first, second = column[:2], column[2:]
-        first_even, first_odd = shuffle(*first, even), shuffle(*first, odd)
-        second_even, second_odd = shuffle(*second, even), shuffle(*second, odd)
+        q0, q1, q2, q3 = (q[c] for q in quads)
+        first_even, first_odd = shuffle(q0, q1, even), shuffle(q0, q1, odd)
+        second_even, second_odd = shuffle(q2, q3, even), shuffle(q2, q3, odd)
         result[c] = shuffle(first_even, second_even, even)
         result[8 + c] = shuffle(first_even, second_even, odd)
         result[4 + c] = shuffle(first_odd, second_odd, even)

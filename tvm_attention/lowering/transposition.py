@@ -57,13 +57,13 @@ class Transposition:
         factors = (load_of(name, stmt.value) for name in FACTORS)
         factor = next((x for x in factors if x is not None), source)  # a mask has none
         target = tirx.BufferLoad(stmt.buffer, stmt.indices)
-        dtypes = [self._dtypes.get(b.name, "float32") for b in (source.source, stmt.buffer)]
+        read, written = (self._dtypes.get(b.name, "float32") for b in (source.source, stmt.buffer))
         strides = [self._row_strides.get(b.name, b.shape[-1]) for b in (source.source, stmt.buffer)]
-        self._used.add((size, *dtypes))
+        self._used.add((size, read, written))
         target_rows, source_rows, source_columns = valid
         call = tirx.call_extern(
             "int32",
-            function_name(size, *dtypes),
+            function_name(size, read, written),
             tirx.address_of(source),
             tirx.Cast("int64", strides[0]),
             tirx.max(source_rows, 1),

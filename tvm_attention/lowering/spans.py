@@ -1,0 +1,51 @@
+"""What is valid at a place in a loop nest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from tvm_attention.compute.problem import ceil_div
+
+
+@dataclass(frozen=True)
+class Span:
+    """Numbers from ``first`` to before ``end``; ``first`` is None where it is known to be zero."""
+
+    first: Any
+    end: Any
+
+    @property
+    def count(self) -> Any:
+        """How many they are."""
+        return self.end if self.first is None else tirx.max(self.end - self.first, 0)
+
+    def units(self, size: int) -> Span:
+        """The units of ``size`` that hold them."""
+        if size == 1:
+            return self
+        first = None if self.first is None else tirx.floordiv(self.first, size)
+        return Span(first, ceil_div(self.end, size))
+
+    def within(self, start: Any, size: int) -> Span:
+        """Those of the ``size`` numbers from ``start`` on, counted from there."""
+        first = None if self.first is None else tirx.max(self.first - start, 0)
+        return Span(first, tirx.min(size, self.end - start))
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is valid at a place in the loop nest, None where nothing is said."""
+
+    batch: Any = None
+    keys: Span | None = None
+    rows: Span | None = None
+    block_keys: Span | None = None
+    split_vectors: Span | None = None
+    first_row: Any = None
+    key_block: tuple[Any, int] | None = None  # first key and size of the current block
+    last_tile: Any = None
+    rows_left: Any = None  # from the current register tile on
+    keys_left: Any = None
