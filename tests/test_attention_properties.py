@@ -3,6 +3,7 @@ strides and element types, and leaves its inputs alone."""
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -97,7 +98,8 @@ def test_attention_agrees_with_float64(call: Call) -> None:
     assert_near(got, expected.out, dtype, span=span, size=size, what=str(call))
     if "lse" in parts:
         got = whole(call, parts["lse"], (), False)
-        assert_near(got, expected.lse, "float32", span=1.0, size=size, what=f"lse {call}")
+        summed = size + math.sqrt(call.keys) / 2  # the sum of so many weights, one by one, drifts
+        assert_near(got, expected.lse, "float32", span=1.0, size=summed, what=f"lse {call}")
     if "weights" in parts:
         got = whole(call, parts["weights"], (call.keys,), False)
         assert_near(got, expected.weights, dtype, span=1.0, size=size, what=f"weights {call}")
