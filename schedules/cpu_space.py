@@ -119,6 +119,10 @@ def _prefill_refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -
         return "broadcasts of keys or values would convert each again at every use; pack them"
     if w.kv_dtype is not None and not c["pack_value"]:
         return "quantised values are scaled when they are packed"
+    if not converts(w) and w.length_class == "long" and c["pack_key"] and c["pack_value"]:
+        return "copies of long keys and of long values would take too much memory"
+    if w.mask_dense and c["score_rows"] % 4:
+        return f"score_rows={c['score_rows']} is no multiple of 4, by which masks are transposed"
     if c.variant == "running" and w.masks and not c["pack_value"]:
         return "values that are not finite are taken out when they are packed"
     for name, width in (("score", c["query_block"]), ("value", columns)):

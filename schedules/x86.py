@@ -83,7 +83,8 @@ def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -
     tiles, copies = _TILES[machine.registers], int(converts(workload))
     decisions = {
         "query_block": tiles.queries,
-        "score_rows": tiles.score_rows,
+        # Masks are transposed by tiles of four keys.
+        "score_rows": 4 if workload.mask_dense and tiles.score_rows % 4 else tiles.score_rows,
         "score_vectors": 2,
         "pack_key": copies,
     }

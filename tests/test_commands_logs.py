@@ -30,13 +30,15 @@ def _listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[st
 
 
 def test_list_shows_each_record(capsys: pytest.CaptureFixture[str]) -> None:
-    write_user_log(legal_record("zen4", tuned=1e-3, default=1.5e-3))
+    record = legal_record("zen4", tuned=1e-3, default=1.5e-3)
+    write_user_log(record)
     write_user_log(legal_record("x86-64-v3", expression=DIGEST))
     damage(user_log_path("icelake"))
     assert main(["logs", "list", "--user"]) == 0
     text = capsys.readouterr().out
     shape, on = "1x2x64x64x16", "measured on Made-up CPU, 64 trials"
-    for expected in ("zen4", shape, "row_block", "1.50x", on, "2025-01-31", "user zen4/tuned"):
+    where, variant = "user zen4/tuned", record.variant
+    for expected in ("zen4", shape, variant, "1.50x", on, "2025-01-31", where):
         assert expected in text
     assert text.count("of another expression") == 1
     assert text.count("refused: user icelake/tuned.jsonl") == 1

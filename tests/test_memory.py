@@ -25,7 +25,7 @@ def test_the_workspace_of_a_long_call_is_at_most_the_values(
     shape = (1, 8, 32768, 64)
     strides = ((8 * 32768 * 64, 32768 * 64, 64, 1),) * 4
     needed = prepared(load(workload, target), (shape,) * 4, strides).workspace_bytes
-    assert needed <= 1.1 * 4 * 8 * 32768 * 64  # packed values: tiles round up
+    assert needed <= 1.25 * 4 * 8 * 32768 * 64  # packed values: tiles round up
 
 
 def test_more_scratch_memory_than_a_kernel_can_count_is_refused() -> None:

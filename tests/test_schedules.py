@@ -190,7 +190,7 @@ def test_odd_head_dimensions_decode_as_prefill() -> None:
     assert set(space_of(workload_of_class("decode-r1", 64, 64), target).variants) == {"split_kv"}
     for dims in ((63, 64), (64, 66)):
         variants = space_of(workload_of_class("decode-r1", *dims), target).variants
-        assert set(variants) == {"row_block", "blocks_and_merge", "streaming"}
+        assert set(variants) == {"row_block", "blocks_and_merge", "streaming", "running"}
 
 
 @pytest.mark.parametrize(

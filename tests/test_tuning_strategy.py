@@ -105,7 +105,7 @@ def test_a_search_finds_its_way_to_the_fast_end() -> None:
     """By a formula that one decision rules: later proposals are faster than strangers."""
 
     def seconds(candidate: Candidate) -> float:
-        return 1e-3 * (1 + abs(candidate["query_block"] - 64))
+        return 1e-3 * (1 + abs(candidate["query_block"] - 112))
 
     done = run(search_of(PREFILL, seed=1), seconds, 56)
     first = sorted(seconds(t.candidate) for t in done[:FIRST_MODEL])
