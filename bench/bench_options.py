@@ -26,6 +26,8 @@ from tvm_attention.interleaved import Contender, interleave
 
 LENGTHS = [512, 100, 37, 300, 256, 1, 129, 411]  # of packed sequences
 Call = Callable[[], object]
+Case = tuple[str, str, Call, Call, "Call | None"]
+"""Its name, what it is compared with, the case, that, and torch's for the case."""
 
 
 def main() -> int:
@@ -49,8 +51,7 @@ def main() -> int:
     return 0
 
 
-def _cases() -> list[tuple[str, str, Call, Call, Call | None]]:
-    """(case, what it is compared with, the case, that, torch's for the case)."""
+def _cases() -> list[Case]:
     return [*_masked(), *_banded(), *_packed(), *_decoding(), *_half()]
 
 
@@ -59,8 +60,8 @@ def _tensors(b: int, heads: int, rows: int, keys: int, dim: int, kv: int = 0) ->
     return [torch.randn(shape) for shape in shapes]
 
 
-def _masked() -> list[tuple[str, str, Call, Call, Call | None]]:
-    cases: list[tuple[str, str, Call, Call, Call | None]] = []
+def _masked() -> list[Case]:
+    cases: list[Case] = []
     for heads, length in ((8, 2048), (12, 512)):
         q, k, v = _tensors(1, heads, length, length, 64)
         shape = f"1x{heads}x{length}x{length}x64"
@@ -81,9 +82,7 @@ def _masked() -> list[tuple[str, str, Call, Call, Call | None]]:
     return cases
 
 
-def _case(
-    name: str, tensors: Any, ours: dict[str, Any], torchs: dict[str, Any] | None
-) -> tuple[str, str, Call, Call, Call | None]:
+def _case(name: str, tensors: Any, ours: dict[str, Any], torchs: dict[str, Any] | None) -> Case:
     peer = None if torchs is None else lambda: F.scaled_dot_product_attention(*tensors, **torchs)
     return (
         name,
@@ -94,7 +93,7 @@ def _case(
     )
 
 
-def _banded() -> list[tuple[str, str, Call, Call, Call | None]]:
+def _banded() -> list[Case]:
     long, longer = _tensors(1, 8, 4096, 4096, 64), _tensors(1, 4, 8192, 8192, 64)
     return [
         _case("causal, 1x8x4096x4096x64", long, {"causal": "top_left"}, {"is_causal": True}),
@@ -102,18 +101,22 @@ def _banded() -> list[tuple[str, str, Call, Call, Call | None]]:
     ]
 
 
-def _packed() -> list[tuple[str, str, Call, Call, Call | None]]:
-    parts = [_tensors(1, 12, n, n, 64) for n in LENGTHS]
-    query, key, value = (torch.cat([p[i][0].transpose(0, 1) for p in parts]) for i in range(3))
+def _packed() -> list[Case]:
+    """Against the sequences one by one, each where it lies in the packed tensors."""
     ends = torch.tensor([0, *torch.tensor(LENGTHS).cumsum(0).tolist()])
+    q, k, v = (torch.randn(int(ends[-1]), 12, 64) for _ in range(3))
+    bounds = list(zip(ends.tolist(), ends.tolist()[1:], strict=False))
+    parts = [(q[None, a:b], k[None, a:b], v[None, a:b]) for a, b in bounds]
+    swapped = [(a.transpose(1, 2), b.transpose(1, 2), c.transpose(1, 2)) for a, b, c in parts]
     return [
         (
-            f"packed sequences {LENGTHS}, 12 heads x 64", "sum of the parts",
-            lambda: ta.attention_varlen(query, key, value, ends, ends),
-            lambda: [ta.attention(*p) for p in parts],
-            lambda: [F.scaled_dot_product_attention(*p) for p in parts],
+            f"packed sequences {LENGTHS}, 12 heads x 64",
+            "sum of the parts",
+            lambda: ta.attention_varlen(q, k, v, ends, ends),
+            lambda: [ta.attention(*part, layout="bshd") for part in parts],
+            lambda: [F.scaled_dot_product_attention(*part) for part in swapped],
         )
-    ]  # fmt: skip
+    ]
 
 
 def _cache(dtype: Any, kv_heads: int, keys: int) -> Any:
@@ -125,7 +128,7 @@ def _cache(dtype: Any, kv_heads: int, keys: int) -> Any:
     return cache
 
 
-def _decoding() -> list[tuple[str, str, Call, Call, Call | None]]:
+def _decoding() -> list[Case]:
     q = torch.randn(1, 32, 1, 128)
     half = q.to(torch.float16)
     caches = {n: _cache(n, 8, 16384) for n in ("float32", "float16", "int8")}
@@ -141,8 +144,8 @@ def _decoding() -> list[tuple[str, str, Call, Call, Call | None]]:
     ]
 
 
-def _half() -> list[tuple[str, str, Call, Call, Call | None]]:
-    cases: list[tuple[str, str, Call, Call, Call | None]] = []
+def _half() -> list[Case]:
+    cases: list[Case] = []
     for shape in ((1, 12, 512, 512, 64), (1, 8, 2048, 2048, 128)):
         full = _tensors(*shape)
         for dtype in (torch.float16, torch.bfloat16):
@@ -150,7 +153,7 @@ def _half() -> list[tuple[str, str, Call, Call, Call | None]]:
     return cases
 
 
-def _half_case(shape: str, full: list[Any], dtype: Any) -> tuple[str, str, Call, Call, Call | None]:
+def _half_case(shape: str, full: list[Any], dtype: Any) -> Case:
     half = [x.to(dtype) for x in full]
     return (
         f"{str(dtype).removeprefix('torch.')}, {shape}", "float32",
