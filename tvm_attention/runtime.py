@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -22,7 +23,7 @@ from tvm_attention.errors import InvalidTypeError
 from tvm_attention.kernel import Kernel
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.operands import check_threads
-from tvm_attention.schedules import Candidate, schedules_for
+from tvm_attention.schedules import Candidate, DesignSpace, schedules_for
 from tvm_attention.target import HardwareTarget, check_runnable, cut_down, detect_target
 from tvm_attention.workload import AttentionWorkload
 from tvm_attention.workload_text import feature_text
@@ -128,40 +129,32 @@ def explain(workload: AttentionWorkload, target: str | HardwareTarget | None = N
 def select(workload: AttentionWorkload, target: HardwareTarget) -> KernelSource:
     """The candidate to build: of the best matching record, else the default schedule's."""
 
+    schedules, machine = _machine(target)
+
+    @cache
+    def level(isa: str) -> tuple[Any, DesignSpace]:
+        _, narrower = _machine(target if isa == target.isa else cut_down(target, isa))
+        return narrower, schedules.design_space(workload, narrower)
+
     def legal(record: TuningRecord) -> str | None:
-        schedules, machine = _machine(_level(record, target))
-        lanes = _machine(target)[1].lanes
-        if (
-            machine.lanes < lanes
-        ):  # measured: AVX2 code takes 1.8 times as long as AVX-512's default
-            return f"its vectors have {machine.lanes} lanes, the default schedule's here {lanes}"
-        space = schedules.design_space(workload, machine)
-        refusal: str | None = space.refusal(Candidate.of(record.variant, record.decisions))
-        return refusal
+        built_for, space = level(record.hardware["isa"])
+        if built_for.lanes < machine.lanes:  # slower than the default schedule of wider ones
+            return f"its vectors have {built_for.lanes} lanes, the default schedule's here {machine.lanes}"
+        return space.refusal(Candidate.of(record.variant, record.decisions))
 
     found: Match = match(workload, target, _read_logs(), legal=legal, expression=EXPRESSION_DIGEST)
     record = found.record
     if record is None:
-        schedules, machine = _machine(target)
         candidate = schedules.default_candidate(workload, machine)
         return KernelSource(candidate, None, found.rung, found.reasons)
-    candidate = Candidate.of(record.variant, record.decisions)
-    level = _level(record, target)
-    return KernelSource(
-        candidate, record, found.rung, found.reasons, None if level is target else level.isa
-    )
+    candidate, isa = Candidate.of(record.variant, record.decisions), record.hardware["isa"]
+    lower = None if isa == target.isa else isa
+    return KernelSource(candidate, record, found.rung, found.reasons, lower)
 
 
 def _machine(target: HardwareTarget) -> tuple[ModuleType, Any]:
     schedules = schedules_for(target)
     return schedules, schedules.machine_parameters(target)
-
-
-def _level(record: TuningRecord, target: HardwareTarget) -> HardwareTarget:
-    """The target, cut down to the level of a record that was tuned for a lower one: its tiles are
-    sized for that level's registers, and what was measured is what should run."""
-    isa = record.hardware["isa"]
-    return target if isa == target.isa else cut_down(target, isa)
 
 
 def _read_logs() -> list[TuningLog]:

@@ -10,9 +10,9 @@ from tvm import te, tirx
 
 from tvm_attention.arguments import STORAGE
 
-FLAT_SIZE = (
-    1 << 62
-)  # a flat operand's extent: bounds are checked on the Python side, from the shapes
+# A flat operand's extent: bounds are checked on the Python side, from the shapes.
+FLAT_SIZE = 1 << 62
+_INFINITE = tirx.const(0x7F800000, "int32")
 
 
 def flat(name: str, dtype: str) -> te.Tensor:
@@ -43,14 +43,17 @@ def is_number(x: Any) -> Any:
 
 def is_nan(x: Any) -> Any:
     """Whether a float32 is a NaN. Not the negation of :func:`is_number`, which TVM turns into x > inf."""
-    size = tirx.reinterpret("int32", x) & tirx.const(0x7FFFFFFF, "int32")
-    return size > tirx.const(0x7F800000, "int32")
+    return _magnitude(x) > _INFINITE
 
 
 def is_finite(x: Any) -> Any:
     """Whether a float32 is neither NaN nor Inf."""
-    size = tirx.reinterpret("int32", x) & tirx.const(0x7FFFFFFF, "int32")
-    return size < tirx.const(0x7F800000, "int32")
+    return _magnitude(x) < _INFINITE
+
+
+def _magnitude(x: Any) -> Any:
+    """The bits of a float32 but its sign: above _INFINITE, a NaN's."""
+    return tirx.reinterpret("int32", x) & tirx.const(0x7FFFFFFF, "int32")
 
 
 def as_stored(x: Any, dtype: str) -> Any:
@@ -68,10 +71,7 @@ def as_stored(x: Any, dtype: str) -> Any:
 
 
 class Operand:
-    """A (batch, head, row, dense column) tensor; its strides, in elements, are arguments.
-
-    ``row_of(batch, row)`` says where a row lies: (offset in elements, row within it).
-    """
+    """A (batch, head, row, dense column) tensor; its strides, in elements, are arguments."""
 
     def __init__(self, name: str, dtype: str, strides: tuple[int, int, int] | None) -> None:
         self.dtype = dtype

@@ -38,8 +38,7 @@ class Rows:
 
         def factor_of(*index: Any) -> Any:
             _, factor, s = ends(index)
-            n = factor / s
-            return tirx.Select(s.equal(float32(0.0)), float32(0.0), n) if _may_be_empty(p) else n
+            return normaliser(p, s, factor)
 
         def log_sum_exp(*index: Any) -> Any:
             m, _, s = ends(index)
@@ -64,6 +63,9 @@ class Rows:
         return p.result(value)
 
 
-def _may_be_empty(p: Problem) -> bool:
-    """Whether a row may see no key at all."""
-    return p.workload.masks or p.workload.ragged
+def normaliser(p: Problem, total: Any, factor: Any) -> Any:
+    """factor / total; zero for a row that sees no key at all, where there may be one."""
+    n = factor / total
+    if not (p.workload.masks or p.workload.ragged):
+        return n
+    return tirx.Select(total.equal(float32(0.0)), float32(0.0), n)

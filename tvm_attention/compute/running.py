@@ -19,6 +19,7 @@ from tvm_attention.compute.exp2 import exp2
 from tvm_attention.compute.key_blocks import KeyBlockTiles
 from tvm_attention.compute.packing import finite_values, key_rows, scale_row, value_columns
 from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
+from tvm_attention.compute.rows import normaliser
 from tvm_attention.compute.scores import modified, scored, weight
 
 BEFORE, SCALED = "block_before", "scaled_sum"  # calls that lowering replaces
@@ -84,13 +85,11 @@ def running(p: Problem, tiles: KeyBlockTiles, strips: int) -> tirx.PrimFunc:
         name="R",
     )
 
-    def normaliser(b: Any, h: Any, qb: Any, s: Any, i: Any) -> Any:
-        total = R[b, h, qb, s, columns + width - 1, i]
-        n = float32(1.0) / total
-        may_be_empty = p.workload.masks or p.workload.ragged
-        return tirx.Select(total.equal(float32(0.0)), float32(0.0), n) if may_be_empty else n
-
-    N = te.compute((*outer, at.block), normaliser, name="N")
+    N = te.compute(
+        (*outer, at.block),
+        lambda *i: normaliser(p, R(*i[:-1], columns + width - 1, i[-1]), float32(1.0)),
+        name="N",
+    )
     values = _with_non_finite(p, at, R)
 
     def result(b: Any, h: Any, i: Any, c: Any) -> Any:

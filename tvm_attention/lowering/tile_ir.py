@@ -92,7 +92,7 @@ def _mask_row(r: int, n: int, source: str) -> list[str]:
     """A mask's row as terms in units of log2: tvm_attention.compute.scores.mask_term."""
     dtype = source.removeprefix("mask_")
     element, floats = f"<{n} x {_ELEMENT[dtype]}>", f"<{n} x float>"
-    infinite, lowest = _floats(n, "0xFFF0000000000000"), _floats(n, "0xC7EFFFFFE0000000")
+    infinite, lowest = _splat(n, "0xFFF0000000000000"), _splat(n, "0xC7EFFFFFE0000000")
     lines = [
         f"  %raw{r} = call {element} @llvm.masked.load.v{n}{_SUFFIX[source]}.p0"
         f"(ptr %from{r}, i32 1, <{n} x i1> %exist, {element} zeroinitializer)"
@@ -106,16 +106,12 @@ def _mask_row(r: int, n: int, source: str) -> list[str]:
     return [
         *lines,
         *_widened(r, n, dtype),
-        f"  %scaled{r} = fmul {floats} %number{r}, {_floats(n, _LOG2_E)}",
+        f"  %scaled{r} = fmul {floats} %number{r}, {_splat(n, _LOG2_E)}",
         f"  %low{r} = fcmp olt {floats} %scaled{r}, {lowest}",
         f"  %held{r} = select <{n} x i1> %low{r}, {floats} {lowest}, {floats} %scaled{r}",
         f"  %none{r} = fcmp olt {floats} %number{r}, {lowest}",
         f"  %in{r} = select <{n} x i1> %none{r}, {floats} {infinite}, {floats} %held{r}",
     ]
-
-
-def _floats(n: int, value: str) -> str:
-    return "<" + ", ".join([f"float {value}"] * n) + ">"
 
 
 def _load(r: int, n: int, dtype: str) -> list[str]:
@@ -161,8 +157,10 @@ def _store(r: int, n: int, value: str, dtype: str) -> list[str]:
     ]
 
 
-def _splat(n: int, value: int) -> str:
-    return "<" + ", ".join([f"i32 {value}"] * n) + ">"
+def _splat(n: int, value: int | str) -> str:
+    """A vector of one constant: an int, or a float as LLVM writes it."""
+    kind = "i32" if isinstance(value, int) else "float"
+    return "<" + ", ".join([f"{kind} {value}"] * n) + ">"
 
 
 def _shuffles(rows: list[str], n: int, lines: list[str]) -> list[str]:
