@@ -41,12 +41,14 @@ def lanes_of(target: HardwareTarget) -> int:
     return int(schedules_for(target).machine_parameters(target).lanes)
 
 
-def prefill_candidate(name: str, lanes: int, value_dim: int, dtype: str = "float32") -> Candidate:
-    """Small tiles, so that short lengths cross all their edges."""
+def prefill_candidate(
+    name: str, lanes: int, value_dim: int, dtype: str = "float32", masked: bool = False
+) -> Candidate:
+    """Small tiles, so that short lengths cross all their edges; masks want multiples of four keys."""
     variant, _, kind = name.partition(" ")
     copies = int(kind == "packed" or dtype != "float32")
     tile = {
-        "query_block": 2 * lanes, "score_rows": 6, "score_vectors": 2, "value_rows": 4,
+        "query_block": 2 * lanes, "score_rows": 4 if masked else 6, "score_vectors": 2, "value_rows": 4,
         "value_vectors": 2, "value_columns_outer": 1, "pack_key": copies, "pack_value": copies,
     }  # fmt: skip
     if variant == "weights":
@@ -117,7 +119,9 @@ def attend(
     if name == "split_kv":
         candidate = decode_candidate(int(workload.length_class.removeprefix("decode-r")))
     else:
-        candidate = prefill_candidate(name, lanes_of(target), v.shape[-1], dtype)
+        candidate = prefill_candidate(
+            name, lanes_of(target), v.shape[-1], dtype, workload.mask_dense
+        )
     if name != "split_kv":  # few rows are of another class of lengths
         check_legal(workload.with_lengths(37, k.shape[2]), target, candidate)
     columns = k.shape[2] if name == "weights" else v.shape[3]
