@@ -21,6 +21,7 @@ def schedule_running(func: tirx.PrimFunc, c: Candidate, w: Widths) -> Schedule:
     strip = _accumulators(sch, c, w.lanes)
     place(sch, ("L", "P", "A", "D", "RM", "M", "SC", "MT", "ST"), strip)
     place(sch, ("QT",), task)
+    annotate(sch, sch.get_loops(sch.get_sblock("QT"))[-3], {"query_strip": c["query_block"]})
     _running_maximum(sch, w.lanes, *scores(sch, c, w.lanes, "block_keys"))
     _weights_and_sum(sch, w.lanes)
     for name in ("A", "D", "RM"):

@@ -95,7 +95,7 @@ def _mask_row(r: int, n: int, source: str) -> list[str]:
     infinite, lowest = _splat(n, "0xFFF0000000000000"), _splat(n, "0xC7EFFFFFE0000000")
     lines = [
         f"  %raw{r} = call {element} @llvm.masked.load.v{n}{_SUFFIX[source]}.p0"
-        f"(ptr %from{r}, i32 1, <{n} x i1> %exist, {element} zeroinitializer)"
+        f"(ptr %from{r}, i32 1, <{n} x i1> %exist, {element} {_absent(n, dtype)})"
     ]
     if dtype == "bool":
         return [
@@ -112,6 +112,15 @@ def _mask_row(r: int, n: int, source: str) -> list[str]:
         f"  %none{r} = fcmp olt {floats} %number{r}, {lowest}",
         f"  %in{r} = select <{n} x i1> %none{r}, {floats} {infinite}, {floats} %held{r}",
     ]
+
+
+def _absent(n: int, dtype: str) -> str:
+    """What stands for elements beyond a mask's last column: such keys are masked, or the maximum of a
+    row would be that of a key which is not there."""
+    if dtype == "bool":
+        return "zeroinitializer"
+    infinite = {"float32": "0xFFF0000000000000", "float16": "0xHFC00", "bfloat16": "-128"}[dtype]
+    return "<" + ", ".join([f"{_ELEMENT[dtype]} {infinite}"] * n) + ">"
 
 
 def _load(r: int, n: int, dtype: str) -> list[str]:
