@@ -217,7 +217,7 @@ OPTIONS: list[tuple[dict[str, Any], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "names"), OPTIONS, ids=str)
+@pytest.mark.parametrize(("fields", "names"), OPTIONS, ids=lambda x: "-".join(sorted(x)))
 def test_random_options_make_a_call_of_the_workload(
     fields: dict[str, Any], names: set[str]
 ) -> None:
