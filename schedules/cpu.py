@@ -8,10 +8,12 @@ from typing import Any
 from tvm_attention.compute import (
     FixedLengths,
     KeyBlockTiles,
+    MatrixTiles,
     Problem,
     RowBlockTiles,
     SplitKVTiles,
     blocks_and_merge,
+    matrix,
     row_block,
     running,
     split_kv,
@@ -20,6 +22,7 @@ from tvm_attention.compute import (
 )
 from tvm_attention.schedules.candidate import Candidate
 from tvm_attention.schedules.cpu_decode import schedule_split_kv
+from tvm_attention.schedules.cpu_matrix import schedule_matrix
 from tvm_attention.schedules.cpu_prefill import (
     schedule_blocks_and_merge,
     schedule_row_block,
@@ -89,6 +92,11 @@ def _build_running(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Ca
     return schedule_running(func, c, _widths(p, m))
 
 
+def _build_matrix(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:
+    tiles = MatrixTiles(c["query_block"], c["query_strips"], c["key_block"], c["value_rows"])
+    return schedule_matrix(matrix(p, tiles), c, _widths(p, m))
+
+
 def _build_split_kv(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:
     rows = decode_rows(w)
     assert rows is not None
@@ -107,6 +115,7 @@ _BUILDERS: dict[str, Callable[[Problem, AttentionWorkload, MachineParameters, Ca
     "blocks_and_merge": _build_blocks_and_merge,
     "streaming": _build_streaming,
     "running": _build_running,
+    "matrix": _build_matrix,
     "split_kv": _build_split_kv,
     "weights": _build_weights,
 }

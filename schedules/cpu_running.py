@@ -26,7 +26,7 @@ def schedule_running(func: tirx.PrimFunc, c: Candidate, w: Widths) -> Schedule:
     _weights_and_sum(sch, w.lanes)
     for name in ("A", "D", "RM"):
         vectorise_last(sch, sch.get_sblock(name), w.lanes)
-    _non_finite(sch, c, w.lanes)
+    non_finite(sch, c, w.lanes)
     edges(sch, w)
     packed(sch, w.lanes)
     return sch
@@ -93,7 +93,7 @@ def _weights_and_sum(sch: Schedule, lanes: int) -> None:
     vectorise_last(sch, init, lanes, unroll=True)
 
 
-def _non_finite(sch: Schedule, c: Candidate, lanes: int) -> None:
+def non_finite(sch: Schedule, c: Candidate, lanes: int) -> None:
     """NaN and Inf of values are added where they are seen, block by block, if a block has any."""
     if not present(sch, ("EX",)):
         return

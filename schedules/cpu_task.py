@@ -85,10 +85,10 @@ def packed(sch: Schedule, lanes: int) -> None:
             width //= 2
         vectorise_last(sch, block, width)
     if present(sch, ("VB",)):
-        _look_for_non_finite(sch)
+        look_for_non_finite(sch)
 
 
-def _look_for_non_finite(sch: Schedule) -> None:
+def look_for_non_finite(sch: Schedule) -> None:
     """NaN and Inf among the values, block by block."""
     batch, _, block, _ = sch.get_loops(sch.get_sblock("VB"))
     annotate(sch, batch, {"task": 3})

@@ -2,6 +2,7 @@
 
 from tvm_attention.compute.bounds import Bounds
 from tvm_attention.compute.key_blocks import KeyBlockTiles, blocks_and_merge, streaming
+from tvm_attention.compute.matrix import MatrixTiles, matrix
 from tvm_attention.compute.problem import FixedLengths, Problem
 from tvm_attention.compute.row_block import RowBlockTiles, row_block, weights
 from tvm_attention.compute.running import running
@@ -12,10 +13,12 @@ __all__ = [
     "Bounds",
     "FixedLengths",
     "KeyBlockTiles",
+    "MatrixTiles",
     "Problem",
     "RowBlockTiles",
     "SplitKVTiles",
     "blocks_and_merge",
+    "matrix",
     "row_block",
     "running",
     "split_kv",

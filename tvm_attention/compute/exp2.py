@@ -26,6 +26,16 @@ POLYNOMIAL = (
 # Relative error bound of exp2 on [-100, 0] in float32: 1.4 roundings. Tested in tests/test_exp2.py.
 RELATIVE_ERROR = 8.3e-8
 
+# The same of degree four, relative error bound SHORT_ERROR: for weights of which 16 bits are used.
+SHORT_POLYNOMIAL = (
+    9.582578204572201e-3,
+    5.590682849287987e-2,
+    2.402410656213760e-1,
+    6.931241154670715e-1,
+    1.0,
+)
+SHORT_ERROR = 2.9e-6
+
 # Below this the result is 2**LOWEST: a weight of 8e-31 next to one of 1 vanishes in float32, and, unlike
 # one of 1e-38, its products with values are no denormals, which processors add a hundred times slower.
 LOWEST = -100.0
@@ -34,7 +44,7 @@ LOWEST = -100.0
 _ROUND = 12583039.0
 
 
-def exp2(x: Any) -> Any:
+def exp2(x: Any, polynomial: tuple[float, ...] = POLYNOMIAL) -> Any:
     """2**x for x <= 0, within RELATIVE_ERROR for x >= LOWEST; NaN for a NaN.
 
     x is split into an integer n, read from the mantissa after adding _ROUND, and r in [-1/2, 1/2];
@@ -46,7 +56,7 @@ def exp2(x: Any) -> Any:
     shifted = x + float32(_ROUND)
     bits = tirx.reinterpret("int32", shifted)
     r = x - (tirx.reinterpret("float32", bits) - float32(_ROUND))
-    p = float32(POLYNOMIAL[0])
-    for coefficient in POLYNOMIAL[1:]:
+    p = float32(polynomial[0])
+    for coefficient in polynomial[1:]:
         p = p * r + float32(coefficient)
     return p * tirx.reinterpret("float32", bits << tirx.const(23, "int32"))

@@ -77,11 +77,19 @@ def finite_values(p: Problem, keys: int) -> tuple[te.Tensor, Element]:
     return VB, left_out
 
 
-def scale_row(p: Problem) -> Element:
-    """``scale(d)``: stage SCALE, the scale once for every column of a transposition's tile, which multiplies
-    by a row of factors."""
-    SCALE = te.compute((MAX_TILE,), lambda _: p["scale_log2"], name="SCALE")
+def scale_row(p: Problem, sign_only: bool = False) -> Element:
+    """``scale(d)``: stage SCALE, the scale (or 1 with its sign) once for every column of a transposition's
+    tile, which multiplies by a row of factors."""
+    scale, one = p["scale_log2"], float32(1.0)
+    factor = tirx.Select(scale < float32(0.0), -one, one) if sign_only else scale
+    SCALE = te.compute((MAX_TILE,), lambda _: factor, name="SCALE")
     return lambda d: SCALE[tirx.floormod(d, MAX_TILE)]
+
+
+def unit_row() -> Element:
+    """The same of ones: stage ONES, for what is transposed and not scaled."""
+    ONES = te.compute((MAX_TILE,), lambda _: float32(1.0), name="ONES")
+    return lambda d: ONES[tirx.floormod(d, MAX_TILE)]
 
 
 def _dequantised(p: Problem, name: str, m: Any, h: Any, row: Any, column: Any) -> Any:

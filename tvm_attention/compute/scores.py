@@ -10,7 +10,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tvm_attention.compute.exp2 import exp2
+from tvm_attention.compute.exp2 import POLYNOMIAL, exp2
 from tvm_attention.compute.operand import as_float32, offset_of
 from tvm_attention.compute.problem import LOG2_E, LOWEST_SCORE, Problem, float32
 from tvm_attention.compute.tanh import tanh
@@ -37,9 +37,11 @@ def modified(p: Problem, b: Any, h: Any, row: Any, key: Any, score: Any, term: A
     return score if visible is None else tirx.Select(visible, score, float32(_MASKED))
 
 
-def weight(p: Problem, score: Any, top: Any) -> Any:
+def weight(
+    p: Problem, score: Any, top: Any, polynomial: tuple[float, ...] = POLYNOMIAL
+) -> Any:
     """2**(score - top), zero for a masked score."""
-    value = exp2(score - top)
+    value = exp2(score - top, polynomial)
     if not p.workload.masks:
         return value
     return tirx.Select(score < float32(LOWEST_SCORE), float32(0.0), value)

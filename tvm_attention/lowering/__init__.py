@@ -17,6 +17,7 @@ from tvm_attention.compute import Bounds
 from tvm_attention.lowering.carrying import carry
 from tvm_attention.lowering.convention import Outputs, pointer_function
 from tvm_attention.lowering.distribution import distribute
+from tvm_attention.lowering.matrix_unit import MatrixUnit
 from tvm_attention.lowering.memory import place_in_workspace, take_allocations, tiles_on_stack
 from tvm_attention.lowering.narrowing import Narrowing
 from tvm_attention.lowering.spans import Scope
@@ -46,12 +47,13 @@ def lower(func: tirx.PrimFunc, workload: AttentionWorkload) -> LoweredKernel:
     symbols = {p.name: p for p in blocks.params}
     bounds = Bounds(workload, symbols, lambda i: tirx.BufferLoad(symbols["ragged"], [i]))
     outputs = Outputs(symbols, bounds, workload)
-    strides = {"query": symbols["query_row_stride"], "out": outputs.strides[2]}
+    strides = {n: symbols[f"{n}_row_stride"] for n in ("query", "value")}
+    strides["out"] = outputs.strides[2]
     dtypes = dict.fromkeys(strides, workload.dtype)
     if workload.mask is not None:
         strides["mask"], dtypes["mask"] = symbols["mask_row_stride"], f"mask_{workload.mask}"
-    transposition = Transposition(strides, dtypes)
-    narrowing = Narrowing(symbols, bounds, workload.ragged, transposition)
+    transposition, matrix_unit = Transposition(strides, dtypes), MatrixUnit()
+    narrowing = Narrowing(symbols, bounds, workload.ragged, transposition, matrix_unit)
     body = narrowing.rewrite(carry(outputs.redirect(blocks.body)), Scope())
     body = distribute(tiles_on_stack(body), symbols, workload, bounds)
     shared: list[Any] = []
@@ -59,9 +61,8 @@ def lower(func: tirx.PrimFunc, workload: AttentionWorkload) -> LoweredKernel:
     workspace = tirx.Var("workspace_address", "int64")
     prologue, size = place_in_workspace(shared, workspace)
     stmts = [*prologue, *rest]
-    main = pointer_function(
-        blocks, transposition.linked(sequence(stmts)), workspace, symbols, workload, outputs
-    )
+    linked = matrix_unit.linked(transposition.linked(sequence(stmts)))
+    main = pointer_function(blocks, linked, workspace, symbols, workload, outputs)
     # Bodies for different numbers of vectors share their loop variables until here.
     main = tirx.transform.ConvertSSA()(tvm.IRModule({"main": main}))["main"]
     total = tirx.PrimFunc(

@@ -9,6 +9,7 @@ from tvm import tirx
 
 from tvm_attention.compute import Bounds
 from tvm_attention.compute.problem import ceil_div
+from tvm_attention.lowering.memory import take_allocations
 from tvm_attention.lowering.statements import sequence, statements
 from tvm_attention.workload import AttentionWorkload
 
@@ -38,8 +39,8 @@ def distribute(stmt: Any, symbols: Mapping[str, Any], w: AttentionWorkload, boun
         first = tirx.Select(whole, first, worker)
         stride = tirx.Select(whole, stride, threads)
         count = tirx.Select(whole, count, ceil_div(total - worker, threads))
-    buffers = [s for s in body if isinstance(s, tirx.AllocBuffer)]
-    rest = [s for s in body if not isinstance(s, tirx.AllocBuffer)]
+    buffers: list[Any] = []
+    rest = statements(take_allocations(sequence(body), buffers))
     if w.ragged and (row := _first_row(loops)) is not None:
         begun = row < bounds.queries(loops[0].loop_var)
         rest = [tirx.IfThenElse(begun, sequence(rest), None)]

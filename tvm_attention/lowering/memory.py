@@ -18,9 +18,6 @@ def pointer(dtype: Any) -> Any:
     return tvm.ir.PointerType(tvm.ir.PrimType(str(dtype)))
 
 
-POINTER = pointer("float32")
-
-
 def tiles_on_stack(stmt: Any) -> Any:
     """Put register tiles' accumulators on the stack, from where LLVM takes them into registers.
 
@@ -40,17 +37,23 @@ def tiles_on_stack(stmt: Any) -> Any:
 
 
 def _on_stack(buffer: Any) -> Any:
-    size = 4
+    size = _element_bytes(buffer)
     for extent in buffer.shape:
         size *= int(extent)
-    handle = tirx.Var(f"{buffer.name}_stack", POINTER)
+    kind = pointer(buffer.dtype)
+    handle = tirx.Var(f"{buffer.name}_stack", kind)
     memory = tirx.call_intrin("handle", "tirx.tvm_stack_alloca", "shape", -(-size // 8))
-    bind = tirx.Bind(handle, tirx.reinterpret(POINTER, memory))
+    bind = tirx.Bind(handle, tirx.reinterpret(kind, memory))
     return tirx.SeqStmt([bind, tirx.DeclBuffer(buffer, data=handle)])
 
 
+def _element_bytes(buffer: Any) -> int:
+    return tvm.DataType(str(buffer.dtype)).bits // 8
+
+
 def take_allocations(stmt: Any, taken: list[Any]) -> Any:
-    """Remove the allocations that stand outside the workers' loops; they go to the workspace."""
+    """Remove the allocations that stand outside the workers' loops: of all workers, when a kernel is given,
+    of the one that a task is given of."""
     if isinstance(stmt, tirx.SeqStmt):
         kept = []
         for s in stmt.seq:
@@ -70,11 +73,12 @@ def place_in_workspace(allocations: list[Any], workspace: Any) -> tuple[list[Any
     size: Any = tirx.const(0, "int64")
     for allocation in allocations:
         buffer = allocation.buffer
-        count: Any = tirx.const(4, "int64")
+        count: Any = tirx.const(_element_bytes(buffer), "int64")
         for extent in buffer.shape:
             count = count * tirx.Cast("int64", extent)
-        handle = tirx.Var(f"{buffer.name}_data", POINTER)
-        stmts.append(tirx.Bind(handle, tirx.reinterpret(POINTER, workspace + size)))
+        kind = pointer(buffer.dtype)
+        handle = tirx.Var(f"{buffer.name}_data", kind)
+        stmts.append(tirx.Bind(handle, tirx.reinterpret(kind, workspace + size)))
         stmts.append(tirx.DeclBuffer(buffer, data=handle))
         size = size + tirx.floordiv(count + 63, 64) * 64
     return stmts, size

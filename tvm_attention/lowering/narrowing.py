@@ -20,6 +20,8 @@ their extents are shortened to what is valid and, when causal, visible:
 ``query_vectors``  vectors of queries; a strip of fewer valid rows runs over fewer of them
 ``value_tile``   row tiles of which the last one stands for the row sums: no keys at all
 ``transposition``  a nest that becomes calls (tvm_attention.lowering.transposition)
+``matrix_product``  another (tvm_attention.lowering.matrix_unit)
+``matrix_task``  tasks that use the matrix unit
 ``if_above_zero``  not at all unless the block's element of the stage VB is
 ``if_nan``       not at all unless the stage FLAG, computed before, is NaN
 ===============  ===========================================================================
@@ -38,6 +40,7 @@ from tvm import tirx
 from tvm_attention.compute import Bounds
 from tvm_attention.compute.operand import is_nan
 from tvm_attention.compute.problem import ceil_div
+from tvm_attention.lowering.matrix_unit import MatrixUnit
 from tvm_attention.lowering.spans import Scope, Span
 from tvm_attention.lowering.statements import load_of, sequence, statements
 from tvm_attention.lowering.strips import by_vectors
@@ -53,9 +56,10 @@ class Narrowing:
         bounds: Bounds,
         ragged: bool,
         transposition: Transposition,
+        matrix_unit: MatrixUnit,
     ) -> None:
         self._symbols, self._bounds, self._ragged = symbols, bounds, ragged
-        self._transposition = transposition
+        self._transposition, self._matrix_unit = transposition, matrix_unit
         self._flag: Any = None  # the last stored element of the stage FLAG
 
     def rewrite(self, stmt: Any, scope: Scope) -> Any:
@@ -68,9 +72,9 @@ class Narrowing:
             return stmt
         notes = dict(stmt.annotations)
         if "transposition" in notes:
-            assert scope.rows is not None
-            rows = scope.rows.end if scope.rows_left is None else scope.rows_left
-            return self._transposition.rewrite(stmt, rows, scope.keys_left)
+            return self._transposed(stmt, scope)
+        if "matrix_product" in notes:
+            return self._matrix_unit.rewrite(stmt, scope)
         if "task" in notes:
             scope = replace(scope, batch=stmt.loop_var)
         guarded = notes.pop("if_nan", None) is not None
@@ -85,6 +89,8 @@ class Narrowing:
             # Counted from zero: TVM makes all loops so, but misses the outer variable in inner bounds.
             variable, extent = tirx.Var(f"{variable.name}_from_zero", "int32"), span.count
             body = sequence([tirx.Bind(stmt.loop_var, variable + span.first), *statements(body)])
+        if notes.pop("matrix_task", None) is not None:
+            body = sequence(self._matrix_unit.session(statements(body)))
         loop = tirx.For(variable, stmt.min, extent, stmt.kind, body, stmt.thread_binding, notes)
         if spoilt:
             return tirx.IfThenElse(
@@ -93,6 +99,13 @@ class Narrowing:
         if not guarded:
             return loop
         return tirx.IfThenElse(is_nan(self._flag), loop, None)
+
+    def _transposed(self, nest: Any, scope: Scope) -> Any:
+        if "key_rows" in nest.annotations:  # of a tensor's keys instead of its queries
+            return self._transposition.rewrite(nest, scope.keys_left, None)
+        assert scope.rows is not None
+        rows = scope.rows.end if scope.rows_left is None else scope.rows_left
+        return self._transposition.rewrite(nest, rows, scope.keys_left)
 
     def _narrow(self, loop: Any, notes: dict[str, Any], scope: Scope) -> tuple[Span, Scope]:
         """What the loop runs over and the scope inside it; takes the annotations off."""

@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm_attention.lowering.statements import first_load, load_of
 from tvm_attention.lowering.tile_ir import function_name, transposition_ir
 
-FACTORS = ("N", "SCALE")
+FACTORS = ("N", "SCALE", "ONES")
 
 
 class Transposition:

@@ -1,0 +1,180 @@
+"""Schedule of running attention on a matrix unit: tiles of products are its calls, the rest is vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+
+from tvm_attention.compute.matrix import DEPTH, SCORE_ROWS, TILE_ROWS
+from tvm_attention.schedules.candidate import Candidate
+from tvm_attention.schedules.cpu_running import non_finite
+from tvm_attention.schedules.cpu_task import Widths, edges, look_for_non_finite, query_task
+from tvm_attention.schedules.register_tile import annotate, transposition, vectorise_last
+from tvm_attention.schedules.stages import place, present
+
+COLUMNS = 32  # of a call
+
+
+def schedule_matrix(func: tirx.PrimFunc, c: Candidate, w: Widths) -> Schedule:
+    """A task is ``query_strips`` strips of queries; keys and values of a block are packed once for them."""
+    sch = Schedule(func, enable_check=False)
+    task = query_task(sch, c["query_strips"] * c["query_block"])
+    annotate(sch, task, {"matrix_task": 1})
+    place(sch, ("N", "FX", "EX", "R"), task)
+    block, strip = _accumulators(sch, c, w.lanes)
+    place(sch, ("L", "PB", "P", "A", "D", "RM", "M", "SC"), strip)
+    _scores(sch, c, w.lanes, strip)
+    _weights(sch, w.lanes)
+    place(sch, ("VP", "VT", "KP"), block)
+    _packed_keys(sch, w)
+    _packed_values(sch, w)
+    place(sch, ("QB", "QT"), task)
+    _queries(sch, c, w.lanes)
+    for name in ("A", "D", "RM"):
+        vectorise_last(sch, sch.get_sblock(name), w.lanes)
+    for name in present(sch, ("ONES",)):
+        vectorise_last(sch, sch.get_sblock(name), w.lanes)
+    non_finite(sch, c, w.lanes)
+    edges(sch, w)
+    look_for_non_finite(sch)
+    return sch
+
+
+def _product(sch: Schedule, name: str, loops: list[Any], row_tiles: int) -> None:
+    """Let lowering call the matrix unit for the nest of these loops."""
+    annotate(sch, loops[0], {"matrix_product": row_tiles})
+    for loop in loops:
+        annotate(sch, loop, {"tile": 1})
+
+
+def _accumulators(sch: Schedule, c: Candidate, lanes: int) -> tuple[Any, Any]:
+    """R, whose update takes up a tile of P V. Returns the loops over key blocks and query strips."""
+    R, OT = sch.get_sblock("R"), sch.get_sblock("OT")
+    query_strip, row, column, block = sch.get_loops(R)[-4:]
+    tile, row_in = sch.split(row, [None, c["value_rows"]])
+    strip, vector, lane = sch.split(column, [None, COLUMNS // lanes, lanes])
+    sch.reorder(block, query_strip, strip, tile, row_in, vector, lane)
+    annotate(sch, block, {"key_block": c["key_block"]})
+    annotate(sch, query_strip, {"query_strip": c["query_block"]})
+    sch.compute_at(OT, tile, preserve_unit_loops=True)
+    _product(sch, "OT", sch.get_loops(OT)[-5:], c["value_rows"] // TILE_ROWS)
+    annotate(sch, tile, {"value_tile": 1})
+    annotate(sch, strip, {"valid_rows": COLUMNS})
+    sch.unroll(vector)
+    annotate(sch, vector, {"query_vectors": 1})
+    sch.vectorize(lane)
+    sch.decompose_reduction(R, block)
+    return block, query_strip
+
+
+def _scores(sch: Schedule, c: Candidate, lanes: int, query_strip: Any) -> None:
+    """Products, what is done to them, and their maximum while a tile is in cache."""
+    modified = present(sch, ("SC",))
+    name = modified[0] if modified else "ST"
+    if not modified:
+        place(sch, ("ST",), query_strip)
+    scores = sch.get_sblock(name)
+    loops = sch.get_loops(scores)
+    tile, row, column = loops[-3:] if modified else loops[-6:-3]
+    strip, column_in = sch.split(column, [None, COLUMNS])
+    sch.reorder(tile, strip, row, column_in)
+    annotate(sch, tile, {"block_keys": SCORE_ROWS})
+    annotate(sch, strip, {"valid_rows": COLUMNS})
+    if modified:
+        _modified(sch, lanes, strip, row, column_in)
+    else:
+        _product(sch, "ST", sch.get_loops(scores)[-5:], SCORE_ROWS // TILE_ROWS)
+    M = sch.get_sblock("M")
+    sch.reverse_compute_at(M, strip, preserve_unit_loops=True)
+    column, _, row = sch.get_loops(M)[-3:]
+    vector, lane = sch.split(column, [None, lanes])
+    sch.reorder(vector, row, lane)
+    annotate(sch, vector, {"query_vectors": 1})
+    sch.unroll(vector)
+    sch.vectorize(lane)
+    vectorise_last(sch, sch.decompose_reduction(M, tile), lanes)
+
+
+def _modified(sch: Schedule, lanes: int, strip: Any, row: Any, column: Any) -> None:
+    vector, lane = sch.split(column, [None, lanes])
+    sch.unroll(vector)
+    annotate(sch, vector, {"query_vectors": 1})
+    sch.vectorize(lane)
+    for name in present(sch, ("MT",)):
+        sch.set_scope(sch.get_sblock(name), 0, "local")
+        sch.compute_at(sch.get_sblock(name), strip, preserve_unit_loops=True)
+        transposition(sch, name, min(lanes, TILE_ROWS), lanes, query_axis=1)
+    products = sch.get_sblock("ST")
+    sch.compute_at(products, strip, preserve_unit_loops=True)
+    _product(sch, "ST", sch.get_loops(products)[-5:], SCORE_ROWS // TILE_ROWS)
+
+
+def _weights(sch: Schedule, lanes: int) -> None:
+    """Weights, two keys at a time, their sum, and their pieces: from and to memory once."""
+    P, PB, L = (sch.get_sblock(name) for name in ("P", "PB", "L"))
+    sch.set_scope(P, 0, "local")
+    key, column = sch.get_loops(P)[-2:]
+    run, pair, key_in = sch.split(key, [None, DEPTH // 2, 2])
+    vector, lane = sch.split(column, [None, lanes])
+    sch.reorder(run, pair, vector, key_in, lane)
+    annotate(sch, run, {"block_keys": DEPTH})
+    annotate(sch, vector, {"query_vectors": 1})
+    for loop in (vector, key_in):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    for block in (L, PB):
+        sch.reverse_compute_at(block, vector, preserve_unit_loops=True)
+    _, piece, column = sch.get_loops(PB)[-3:]
+    sch.unroll(piece)
+    sch.vectorize(column)
+    column, over = sch.get_loops(L)[-2:]
+    sch.reorder(over, column)
+    sch.vectorize(column)
+    vectorise_last(sch, sch.decompose_reduction(L, run), lanes, unroll=True)
+
+
+def _packed_keys(sch: Schedule, w: Widths) -> None:
+    row_tile, step, piece, row, column = sch.get_loops(sch.get_sblock("KP"))[-5:]
+    run, row_tile = sch.split(row_tile, [None, SCORE_ROWS // TILE_ROWS])
+    vector, lane = sch.split(column, [None, w.head])
+    sch.reorder(run, row_tile, row, step, vector, piece, lane)
+    annotate(sch, run, {"block_keys": SCORE_ROWS})
+    sch.unroll(piece)
+    sch.vectorize(lane)
+
+
+def _packed_values(sch: Schedule, w: Widths) -> None:
+    """Transposed by tiles, then split into pieces."""
+    VT, VP = sch.get_sblock("VT"), sch.get_sblock("VP")
+    column, key = sch.get_loops(VT)[-2:]
+    size = min(w.value, TILE_ROWS)
+    if size < 4:
+        annotate(sch, key, {"block_keys": 1})
+    else:
+        run, one, key_in = sch.split(key, [None, 1, size])
+        column_tile, column_in = sch.split(column, [None, size])
+        sch.reorder(run, column_tile, one, column_in, key_in)
+        annotate(sch, run, {"block_keys": size})
+        annotate(sch, column_tile, {"transposition": size, "query_axis": 1, "key_rows": 1})
+        for loop in (column_in, key_in):
+            annotate(sch, loop, {"tile": 1})
+    column_tile, step, piece, column, key = sch.get_loops(VP)[-5:]
+    vector, lane = sch.split(key, [None, w.lanes])
+    sch.reorder(step, column_tile, column, vector, piece, lane)
+    annotate(sch, step, {"block_keys": DEPTH})
+    for loop in (vector, piece):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+
+
+def _queries(sch: Schedule, c: Candidate, lanes: int) -> None:
+    for name in ("QB", "QT"):
+        strip = sch.get_loops(sch.get_sblock(name))[-4 if name == "QB" else -3]
+        annotate(sch, strip, {"query_strip": c["query_block"]})
+    _, piece, column = sch.get_loops(sch.get_sblock("QB"))[-3:]
+    vector, lane = sch.split(column, [None, lanes])
+    sch.reorder(vector, piece, lane)
+    sch.unroll(piece)
+    sch.vectorize(lane)

@@ -1,0 +1,236 @@
+"""Running attention whose two matrix products are those of a matrix unit, of 16 x 16 tiles.
+
+Operands are sums of bfloat16 pieces (tvm_attention.compute.pieces); sums are float32. Queries lie along the
+columns: scores = keys x queries and values^T x weights, so that keys are taken as they lie, values transposed
+once a block, and softmax runs along columns as in the other variants. The operand on the right of a product
+holds pairs of rows, as matrix units take them.
+
+Packed values hold zero for NaN and Inf, which are added where they are seen: zero weights of padding would
+turn them into NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import te, tirx
+
+from tvm_attention.compute.exp2 import POLYNOMIAL, SHORT_POLYNOMIAL
+from tvm_attention.compute.online import Strips, accumulated, maxima
+from tvm_attention.compute.operand import is_finite
+from tvm_attention.compute.packing import scale_row, unit_row
+from tvm_attention.compute.pieces import (
+    PIECES,
+    WEIGHT_PIECES,
+    as_number,
+    factor_piece,
+    of_pair,
+    pair,
+    piece,
+    products,
+    stored_piece,
+)
+from tvm_attention.compute.problem import Problem, float32
+from tvm_attention.compute.scores import modified, transposed_mask, weight
+
+TILE_ROWS, DEPTH = 16, 32  # of a tile of a left operand: rows, and numbers that a row holds
+SCORE_ROWS = 32  # keys of a tile of scores
+# The least that scores are scaled by: with zero, those of padding, minus infinity, would become NaN.
+_LEAST = 2.0**-100
+
+
+@dataclass(frozen=True)
+class MatrixTiles:
+    """query_block: query rows of a strip; strips: of a task; key_block: keys of a block, a multiple of
+    SCORE_ROWS; value_rows: value columns of a tile of results."""
+
+    query_block: int
+    strips: int
+    key_block: int
+    value_rows: int
+
+
+class _Matrix:
+    """The stages of one expression."""
+
+    def __init__(self, p: Problem, tiles: MatrixTiles) -> None:
+        self.p, self.width = p, tiles.value_rows
+        self.at = Strips(p, tiles.query_block, tiles.key_block, tiles.strips)
+        self.columns = -(-p.value_dim // self.width) * self.width
+        self.depth = -(-p.head_dim // DEPTH) * DEPTH
+        dtype = p.workload.dtype
+        self.count, self.weight_count = PIECES[dtype], WEIGHT_PIECES[dtype]
+        self.exact = dtype == "float32"
+        w = p.workload
+        self.plain = not (w.masks or w.softcap or w.alibi)  # scores enter the softmax as they are
+        self.one = unit_row()
+        # float32 queries are scaled. Others would need more pieces then: only their sign is changed, and
+        # scores are scaled by what is left, on the way into the softmax.
+        self.scale = None if self.exact else tirx.max(tirx.abs(p["scale_log2"]), float32(_LEAST))
+
+    def block_shape(self, *inner: Any) -> tuple[Any, ...]:
+        p = self.p
+        return (p["batch"], p.kv_heads, self.at.count, *inner)
+
+    def tiles_shape(self, rows: int, depth: int) -> tuple[Any, ...]:
+        """Of a left operand: (..., tile of rows, step of depth, piece, row, number)."""
+        return self.block_shape(rows // TILE_ROWS, depth // DEPTH, self.count, TILE_ROWS, DEPTH)
+
+    def queries(self) -> te.Tensor:
+        """Stages (SCALE,) QT and QB, (..., pair of columns, piece, row)."""
+        p, at = self.p, self.at
+        scale = scale_row(p, sign_only=not self.exact)
+        QT = te.compute(
+            (*at.outer, p.head_dim, at.block),
+            lambda b, h, qb, s, d, i: p.query(b, h, at.row(qb, s, i), d) * scale(d),
+            name="QT",
+        )
+
+        def part(place: tuple[Any, ...], d: Any, n: Any, i: Any) -> Any:
+            number = factor_piece(QT[(*place, tirx.min(d, p.head_dim - 1), i)], n, self.count)
+            return tirx.Select(d < p.head_dim, number, float32(0.0))
+
+        return te.compute(
+            (*at.outer, self.depth // 2, self.count, at.block),
+            lambda b, h, qb, s, d2, n, i: pair(
+                part((b, h, qb, s), 2 * d2, n, i), part((b, h, qb, s), 2 * d2 + 1, n, i)
+            ),
+            name="QB",
+        )
+
+    def keys(self) -> te.Tensor:
+        """Stage KP, tiles of (key, column)."""
+        p, keys = self.p, self.at.keys
+
+        def part(b: Any, h: Any, kb: Any, jt: Any, dt: Any, n: Any, j: Any, d: Any) -> Any:
+            key, column = kb * keys + jt * TILE_ROWS + j, dt * DEPTH + d
+            number = stored_piece(p.key(b, h, key, column), n, self.count)
+            return tirx.if_then_else(column < p.head_dim, number, tirx.const(0, "uint16"))
+
+        return te.compute(self.tiles_shape(keys, self.depth), part, name="KP")
+
+    def values(self) -> te.Tensor:
+        """Stages VT and VP, tiles of (column, key)."""
+        p, keys = self.p, self.at.keys
+        VT = te.compute(
+            self.block_shape(p.value_dim, keys),
+            lambda b, h, kb, c, j: p.value(b, h, p.clamped(b, kb * keys + j), c) * self.one(c),
+            name="VT",
+        )
+
+        def part(b: Any, h: Any, kb: Any, ct: Any, jt: Any, n: Any, c: Any, j: Any) -> Any:
+            column = ct * TILE_ROWS + c
+            number = VT[b, h, kb, tirx.min(column, p.value_dim - 1), jt * DEPTH + j]
+            held = tirx.all(is_finite(number), column < p.value_dim)
+            return stored_piece(tirx.Select(held, number, float32(0.0)), n, self.count)
+
+        return te.compute(self.tiles_shape(self.columns, keys), part, name="VP")
+
+    def scores(self) -> te.Tensor:
+        """Stages ST and, where the products are not yet what enters the softmax, (MT,) SC."""
+        at, QB, KP = self.at, self.queries(), self.keys()
+        m, n = (te.reduce_axis((0, self.count), x) for x in ("m", "n"))
+        d, zero = te.reduce_axis((0, self.depth), "d"), float32(0.0)
+        limit = products(self.count, self.count)
+
+        def product(b: Any, h: Any, qb: Any, s: Any, kb: Any, kt: Any, kk: Any, i: Any) -> Any:
+            kv_head, key = tirx.truncdiv(h, self.p["group"]), kt * SCORE_ROWS + kk
+            half = of_pair(QB[b, h, qb, s, tirx.floordiv(d, 2), n, i], tirx.floormod(d, 2))
+            term = as_number(_of_tiles(KP, (b, kv_head, kb), key, m, d)) * half
+            return te.sum(tirx.Select(m + n < limit, term, zero), axis=[m, n, d])
+
+        shape = (*at.outer, at.count, at.keys // SCORE_ROWS, SCORE_ROWS, at.block)
+        ST = te.compute(shape, product, name="ST")
+        return self._modified(ST)
+
+    def _modified(self, ST: te.Tensor) -> te.Tensor:
+        p, at = self.p, self.at
+        if self.plain:
+            return ST  # minus infinity beyond the last key: lowering sees to it
+
+        def place(
+            b: Any, h: Any, qb: Any, s: Any, kb: Any, kt: Any, kk: Any, i: Any
+        ) -> tuple[Any, ...]:
+            return b, h, at.row(qb, s, i), kb * at.keys + kt * SCORE_ROWS + kk
+
+        MT = transposed_mask(p, tuple(ST.shape), place)
+
+        def score(*index: Any) -> Any:
+            b, h, row, key = place(*index)
+            number = ST[index] if self.scale is None else ST[index] * self.scale
+            number = modified(p, b, h, row, key, number, None if MT is None else MT[index])
+            return tirx.Select(key < p.bounds.keys(b), number, float32(float("-inf")))
+
+        return te.compute(ST.shape, score, name="SC")
+
+    def maxima(self, SC: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
+        """Stages M, RM, D, A; returns RM and A."""
+        return maxima(self.at, SCORE_ROWS, SC, self.scale if self.plain else None)
+
+    def weights(self, SC: te.Tensor, RM: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
+        """Stages P, PB (..., pair of keys, piece, row) and L."""
+        p, at, count = self.p, self.at, self.weight_count
+        scale = self.scale if self.plain else None
+        polynomial = POLYNOMIAL if self.exact else SHORT_POLYNOMIAL
+
+        def one(b: Any, h: Any, qb: Any, s: Any, kb: Any, j: Any, i: Any) -> Any:
+            tile, row = tirx.floordiv(j, SCORE_ROWS), tirx.floormod(j, SCORE_ROWS)
+            score = SC[b, h, qb, s, kb, tile, row, i]
+            score = score if scale is None else score * scale
+            return weight(p, score, RM[b, h, qb, s, kb, i], polynomial)
+
+        P = te.compute((*at.outer, at.count, at.keys, at.block), one, name="P")
+
+        def pieces(b: Any, h: Any, qb: Any, s: Any, kb: Any, j2: Any, n: Any, i: Any) -> Any:
+            both = (piece(P[b, h, qb, s, kb, 2 * j2 + t, i], n, count) for t in (0, 1))
+            return pair(*both)
+
+        PB = te.compute((*at.outer, at.count, at.keys // 2, count, at.block), pieces, name="PB")
+        j2 = te.reduce_axis((0, at.keys // 2), "j2")
+        L = te.compute(
+            (*at.outer, at.count, at.block),
+            lambda b, h, qb, s, kb, i: te.sum(
+                P[b, h, qb, s, kb, 2 * j2, i] + P[b, h, qb, s, kb, 2 * j2 + 1, i], axis=j2
+            ),
+            name="L",
+        )
+        return PB, L
+
+    def weighted(self, PB: te.Tensor) -> te.Tensor:
+        """Stage OT; its last tile of rows stands for L and is lowered to nothing."""
+        at, VP = self.at, self.values()
+        m = te.reduce_axis((0, self.count), "m")
+        n = te.reduce_axis((0, self.weight_count), "n")
+        j, zero = te.reduce_axis((0, at.keys), "j"), float32(0.0)
+        limit, last = products(self.count, self.weight_count), self.columns - 1
+
+        def product(b: Any, h: Any, qb: Any, s: Any, kb: Any, c: Any, i: Any) -> Any:
+            kv_head = tirx.truncdiv(h, self.p["group"])
+            half = of_pair(PB[b, h, qb, s, kb, tirx.floordiv(j, 2), n, i], tirx.floormod(j, 2))
+            term = as_number(_of_tiles(VP, (b, kv_head, kb), tirx.min(c, last), m, j)) * half
+            return te.sum(tirx.Select(m + n < limit, term, zero), axis=[m, n, j])
+
+        return te.compute(
+            (*at.outer, at.count, self.columns + self.width, at.block), product, name="OT"
+        )
+
+
+def _of_tiles(X: te.Tensor, block: tuple[Any, ...], row: Any, piece: Any, number: Any) -> Any:
+    """An element of a left operand."""
+    row_tile, row_in = tirx.floordiv(row, TILE_ROWS), tirx.floormod(row, TILE_ROWS)
+    step, number_in = tirx.floordiv(number, DEPTH), tirx.floormod(number, DEPTH)
+    return X[(*block, row_tile, step, piece, row_in, number_in)]
+
+
+def matrix(p: Problem, tiles: MatrixTiles) -> tirx.PrimFunc:
+    """Stages QT, QB, KP, ST, (MT, SC,) M, RM, D, A, P, PB, L, VT, VP, OT, R, N, VL, VB, EX, FX, O."""
+    stages = _Matrix(p, tiles)
+    SC = stages.scores()
+    RM, A = stages.maxima(SC)
+    PB, L = stages.weights(SC, RM)
+    OT = stages.weighted(PB)
+    out = accumulated(
+        p, stages.at, stages.columns, stages.width, OT, L, A, holds_all=False
+    )
+    return p.function(out)

@@ -1,0 +1,122 @@
+"""What running attention keeps of a row from one key block to the next, and how it ends.
+
+Online softmax (Milakov and Gimelshein, arXiv:1805.02867): RM is the row maximum over the key blocks so
+far, A = 2^(RM before - RM), and R the sums so far, multiplied by A before a block is added. R has one more
+tile of rows, the row sums L: they must leave the loop over key blocks together. What RM was one key block
+earlier is written as :func:`before`; lowering makes it a load (tvm_attention.lowering.carrying).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import te, tirx
+
+from tvm_attention.compute.exp2 import exp2
+from tvm_attention.compute.packing import finite_values
+from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
+from tvm_attention.compute.rows import normaliser
+from tvm_attention.compute.scores import modified
+
+BEFORE, SCALED = "block_before", "scaled_sum"  # calls that lowering replaces
+
+
+def before(first: float, current: Any = None) -> Any:
+    """A stage's value one key block earlier (``current``: its element; None: the one being computed);
+    ``first`` in the first block."""
+    here = [] if current is None else [current]
+    return tirx.call_extern("float32", BEFORE, float32(first), *here)
+
+
+class Strips:
+    """Index arithmetic of one expression: strips of query rows, blocks of keys."""
+
+    def __init__(self, p: Problem, query_block: int, key_block: int, strips: int) -> None:
+        self.block, self.strips, self.keys = query_block, strips, key_block
+        rows = strips * self.block
+        self.outer = (*p.outer, ceil_div(p["query_length"], rows), strips)
+        self.count = ceil_div(p["key_length"], self.keys)
+
+    def row(self, qb: Any, s: Any, i: Any) -> Any:
+        return (qb * self.strips + s) * self.block + i
+
+    def place(self, row: Any) -> tuple[Any, Any, Any]:
+        """Query block, strip and row within it."""
+        size = self.strips * self.block
+        rest = tirx.floormod(row, size)
+        return (
+            tirx.floordiv(row, size),
+            tirx.floordiv(rest, self.block),
+            tirx.floormod(rest, self.block),
+        )
+
+
+def maxima(
+    at: Strips, score_rows: int, SC: te.Tensor, scale: Any = None
+) -> tuple[te.Tensor, te.Tensor]:
+    """Stages M, RM, D, A; returns RM and A. M runs over whole register tiles: past the last key they
+    repeat it, or are minus infinity. ``scale``, not negative, is what scores are still to be multiplied by."""
+    shape = (*at.outer, at.count, at.block)
+    kt = te.reduce_axis((0, at.keys // score_rows), "kt")
+    kk = te.reduce_axis((0, score_rows), "kk")
+    M = te.compute(
+        shape,
+        lambda b, h, qb, s, kb, i: te.max(SC[b, h, qb, s, kb, kt, kk, i], axis=[kt, kk]),
+        name="M",
+    )
+
+    def top(*i: Any) -> Any:
+        return tirx.max(M[i] if scale is None else M[i] * scale, before(LOWEST_SCORE))
+
+    RM = te.compute(shape, top, name="RM")
+    D = te.compute(shape, lambda *i: before(LOWEST_SCORE, RM[i]) - RM[i], name="D")
+    return RM, te.compute(shape, lambda *i: exp2(D[i]), name="A")
+
+
+def accumulated(
+    p: Problem, at: Strips, columns: int, width: int, OT: te.Tensor, L: te.Tensor, A: te.Tensor,
+    holds_all: bool,
+) -> te.Tensor:  # fmt: skip
+    """Stages R, N, (VL, VB, EX, FX,) O: the result from a block's products OT (``columns``, and ``width``
+    more that stand for L). Where the packed values do not hold all, NaN and Inf are added at the end."""
+    k = te.reduce_axis((0, at.count), "k")
+
+    def addend(b: Any, h: Any, qb: Any, s: Any, c: Any, i: Any) -> Any:
+        t = tirx.Select(c < columns, OT[b, h, qb, s, k, c, i], L[b, h, qb, s, k, i])
+        return tirx.call_extern("float32", SCALED, t, A[b, h, qb, s, k, i])
+
+    R = te.compute(
+        (*at.outer, columns + width, at.block),
+        lambda b, h, qb, s, c, i: te.sum(addend(b, h, qb, s, c, i), axis=k),
+        name="R",
+    )
+    N = te.compute(
+        (*at.outer, at.block),
+        lambda *i: normaliser(p, R(*i[:-1], columns + width - 1, i[-1]), float32(1.0)),
+        name="N",
+    )
+    values = R if holds_all else _with_non_finite(p, at, R)
+
+    def result(b: Any, h: Any, i: Any, c: Any) -> Any:
+        qb, s, ii = at.place(i)
+        return p.result(values[b, h, qb, s, c, ii] * N[b, h, qb, s, ii])
+
+    return te.compute(p.out_shape, result, name="O")
+
+
+def _with_non_finite(p: Problem, at: Strips, R: te.Tensor) -> te.Tensor:
+    """R, to which NaN and Inf of the values that a row does see are added: packing left them out, since
+    in the register tile they would reach rows that do not see them. Stages VB, EX, FX."""
+    bad, left_out = finite_values(p, at.keys)
+    kx, jx = te.reduce_axis((0, at.count), "kx"), te.reduce_axis((0, at.keys), "jx")
+    zero = float32(0.0)
+
+    def seen(b: Any, h: Any, qb: Any, s: Any, c: Any, i: Any) -> Any:
+        kv_head, key = tirx.truncdiv(h, p["group"]), kx * at.keys + jx
+        score = modified(p, b, h, at.row(qb, s, i), key, zero)
+        term = tirx.Select(score < float32(LOWEST_SCORE), zero, left_out(b, kv_head, key, c))
+        return te.sum(tirx.if_then_else(bad[b, kv_head, kx] > zero, term, zero), axis=[kx, jx])
+
+    shape = (*at.outer, p.value_dim, at.block)
+    EX = te.compute(shape, seen, name="EX")
+    return te.compute(shape, lambda *i: R[i] + EX[i], name="FX")

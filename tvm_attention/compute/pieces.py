@@ -1,0 +1,101 @@
+"""float32 numbers as sums of bfloat16 pieces, which matrix units multiply.
+
+A piece is the upper half of what the pieces before it left over: three hold the 24 bits of a float32's
+significand, two the 11 of a float16's, one is a bfloat16 itself. A product of two numbers is that of their
+pieces a_m b_n with m + n less than the greater number of pieces; what is left out is below a rounding
+(Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
+Computations", 2019).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from tvm_attention.compute.operand import is_finite, is_nan
+from tvm_attention.compute.problem import float32
+
+# Of an operand stored as this dtype.
+PIECES = {"float32": 3, "float16": 2, "bfloat16": 1}
+# Of the weights, whose last bits a result of this dtype does not have.
+WEIGHT_PIECES = {"float32": 3, "float16": 2, "bfloat16": 2}
+
+_UPPER = 0xFFFF0000
+_SIGN = 0x80000000
+_LEAST = 0x00800000  # the least number that a matrix unit does not take for zero
+_QUIET_NAN = 0x7FC00000
+
+
+def products(a: int, b: int) -> int:
+    """a_m b_n is taken where m + n is less than this."""
+    return max(a, b)
+
+
+def piece(x: Any, number: Any, count: int) -> Any:
+    """Piece ``number`` (an index expression) of ``count``, as a float32 of which the upper half counts."""
+    return _chosen(number, _left(x, count))
+
+
+def factor_piece(x: Any, number: Any, count: int) -> Any:
+    """The same of a query: no piece of a number but zero is zero, so that its product with an infinite
+    key is infinite and no NaN."""
+    left = _left(x, count)
+    sign = bits(x) & _uint32(_SIGN)
+    least = tirx.reinterpret("float32", sign | _uint32(_LEAST))
+    zero = float32(0.0)
+    rest = [
+        tirx.Select(tirx.all(y.equal(zero), tirx.Not(x.equal(zero))), least, y) for y in left[1:]
+    ]
+    return _chosen(number, [left[0], *rest])
+
+
+def stored_piece(x: Any, number: Any, count: int) -> Any:
+    """The same of a key or value, as it is stored (uint16): infinite and NaN numbers have one piece."""
+    first, *rest = _left(x, count)
+    none = float32(0.0)
+    held = [
+        tirx.Select(is_nan(x), _uint32(_QUIET_NAN), bits(first)),
+        *(bits(tirx.Select(is_finite(x), y, none)) for y in rest),
+    ]
+    return tirx.Cast("uint16", _chosen(number, held) >> _uint32(16))
+
+
+def pair(first: Any, second: Any) -> Any:
+    """Two pieces in the halves of a uint32, the first in the lower one."""
+    return (bits(first) >> _uint32(16)) | (bits(second) & _uint32(_UPPER))
+
+
+def of_pair(stored: Any, number: Any) -> Any:
+    """One of a pair's pieces (number 0 or 1) as a float32."""
+    lower, upper = stored << _uint32(16), stored & _uint32(_UPPER)
+    return tirx.reinterpret("float32", tirx.Select(number.equal(0), lower, upper))
+
+
+def as_number(stored: Any) -> Any:
+    """A stored piece (uint16) as a float32."""
+    return tirx.reinterpret("float32", tirx.Cast("uint32", stored) << _uint32(16))
+
+
+def bits(x: Any) -> Any:
+    return tirx.reinterpret("uint32", x)
+
+
+def _left(x: Any, count: int) -> list[Any]:
+    """What is left of a number for each of its pieces."""
+    left = [x]
+    for _ in range(count - 1):
+        x = x - tirx.reinterpret("float32", bits(x) & _uint32(_UPPER))
+        left.append(x)
+    return left
+
+
+def _chosen(number: Any, options: list[Any]) -> Any:
+    chosen = options[-1]
+    for n, option in reversed(list(enumerate(options[:-1]))):
+        chosen = tirx.Select(number.equal(n), option, chosen)
+    return chosen
+
+
+def _uint32(value: int) -> Any:
+    return tirx.const(value, "uint32")
