@@ -150,13 +150,14 @@ def _packed_values(sch: Schedule, w: Widths) -> None:
     VT, VP = sch.get_sblock("VT"), sch.get_sblock("VP")
     column, key = sch.get_loops(VT)[-2:]
     size = min(w.value, TILE_ROWS)
-    if size < 4:
-        annotate(sch, key, {"block_keys": 1})
-    else:
-        run, one, key_in = sch.split(key, [None, 1, size])
+    # Whole steps: beyond the last key its values are repeated, whose weights are next to nothing.
+    run, key = sch.split(key, [None, DEPTH])
+    annotate(sch, run, {"block_keys": DEPTH})
+    sch.reorder(run, column, key)
+    if size >= 4:
+        key_tile, key_in = sch.split(key, [None, size])
         column_tile, column_in = sch.split(column, [None, size])
-        sch.reorder(run, column_tile, one, column_in, key_in)
-        annotate(sch, run, {"block_keys": size})
+        sch.reorder(column_tile, key_tile, column_in, key_in)
         annotate(sch, column_tile, {"transposition": size, "query_axis": 1, "key_rows": 1})
         for loop in (column_in, key_in):
             annotate(sch, loop, {"tile": 1})

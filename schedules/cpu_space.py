@@ -11,6 +11,7 @@ from tvm_attention.workload import AttentionWorkload
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 MAX_QUERY_BLOCK = 128
+MAX_MATRIX_ROWS = 1024  # of a task on the matrix unit
 
 
 def dividing_lanes(dim: int, lanes: int) -> int:
@@ -63,6 +64,15 @@ def _key_block_choices(w: AttentionWorkload, m: MachineParameters) -> Choices:
     }
 
 
+def _matrix_choices() -> Choices:
+    return {
+        "query_block": (32, 64, 96, 128),
+        "query_strips": (1, 2, 4, 8, 16, 32),
+        "key_block": (64, 96, 128, 192, 256, 384, 512),
+        "value_rows": (16, 32),
+    }
+
+
 def _split_kv_choices(w: AttentionWorkload, m: MachineParameters) -> Choices:
     return {
         "score_keys": (1, 2, 4, 8, 16),
@@ -91,6 +101,9 @@ def _refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -> str | 
         if not _fits(rows, c["score_keys"], m, 1):
             return "the score tile does not fit into the registers"
         return None if _fits(c["value_rows"], c["value_vectors"], m, 1) else "value tile too large"
+    if c.variant == "matrix":
+        rows = c["query_block"] * c["query_strips"]
+        return f"a task of {rows} rows leaves threads idle" if rows > MAX_MATRIX_ROWS else None
     if c.variant == "weights":
         return _weights_refusal(w, m, c)
     return _prefill_refusal(w, m, c)
@@ -157,7 +170,16 @@ def design_space(workload: AttentionWorkload, machine: MachineParameters) -> Des
                 **_key_block_choices(workload, machine),
                 "query_strips": (1, 2, 4, 8),
             }
+        if matrix_serves(workload, machine):
+            variants["matrix"] = _matrix_choices()
     return DesignSpace(variants, lambda c: _refusal(workload, machine, c))
+
+
+def matrix_serves(workload: AttentionWorkload, machine: MachineParameters) -> bool:
+    """No row maximum is kept, as in running attention; and values are transposed as they lie in a tensor."""
+    w = workload
+    as_they_lie = not w.paged and w.kv_dtype is None
+    return machine.matrix_unit and as_they_lie and w.output == "attention" and not w.sinks
 
 
 def running_serves(workload: AttentionWorkload) -> bool:

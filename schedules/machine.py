@@ -8,10 +8,12 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class MachineParameters:
     """lanes: float32 lanes of a vector register; registers: vector registers; broadcast_operand: whether an
-    FMA can broadcast a scalar from memory without a register for it; l1, l2: data cache bytes of a core."""
+    FMA can broadcast a scalar from memory without a register for it; l1, l2: data cache bytes of a core;
+    matrix_unit: whether it multiplies tiles of bfloat16 (AMX)."""
 
     lanes: int
     registers: int
     broadcast_operand: bool
     l1: int
     l2: int
+    matrix_unit: bool = False

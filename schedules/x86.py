@@ -11,6 +11,7 @@ from tvm_attention.schedules.cpu_space import (
     converts,
     decode_rows,
     design_space,
+    matrix_serves,
     running_serves,
     split_kv_serves,
 )
@@ -20,6 +21,7 @@ from tvm_attention.workload import AttentionWorkload
 
 __all__ = ["MACHINES", "build", "default_candidate", "design_space", "machine_parameters"]
 
+MATRIX_UNIT = frozenset({"amx-tile", "amx-bf16"})  # features
 _L1, _L2 = 32 << 10, 1 << 20  # where a processor does not say
 
 MACHINES = {
@@ -54,6 +56,7 @@ def machine_parameters(target: HardwareTarget) -> MachineParameters:
         level.broadcast_operand,
         target.l1d or level.l1,
         target.l2 or level.l2,
+        target.features >= MATRIX_UNIT,
     )
 
 
@@ -72,12 +75,14 @@ def build(
 def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -> Candidate:
     """What runs where no record fits: tiles that measured well by hand, sized by the machine.
 
-    Split-KV to decode, otherwise running attention; where that does not serve, row-block up to about a
-    thousand keys and blocks-and-merge beyond.
+    Split-KV to decode, otherwise running attention, on the matrix unit where that is faster; where that does
+    not serve, row-block up to about a thousand keys and blocks-and-merge beyond.
     """
     rows = decode_rows(workload)
     if rows is not None and split_kv_serves(workload, machine):
         return _default_split_kv(workload, machine, rows)
+    if matrix_serves(workload, machine) and _matrix_is_faster(workload):
+        return _default_matrix(workload)
     if running_serves(workload) and workload.output != "weights":
         return _default_running(workload, machine)
     tiles, copies = _TILES[machine.registers], int(converts(workload))
@@ -105,6 +110,21 @@ def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -
 def _rows_within(w: AttentionWorkload, most: int) -> int:
     assert w.value_dim is not None
     return max(r for r in ROWS if r <= min(most, w.value_dim))
+
+
+def _matrix_is_faster(w: AttentionWorkload) -> bool:
+    """Measured on Sapphire Rapids: float32 takes six products, which pay off from long rows of wide heads
+    on; rows of less than a tile are mostly padding."""
+    assert w.value_dim is not None
+    if min(w.head_dim, w.value_dim) < 32:
+        return False
+    return w.dtype != "float32" or (w.length_class == "long" and w.head_dim >= 64)
+
+
+def _default_matrix(w: AttentionWorkload) -> Candidate:
+    strips = {"short": 4, "medium": 8, "long": 16}[w.length_class]
+    decisions = {"query_block": 32, "query_strips": strips, "key_block": 256, "value_rows": 32}
+    return Candidate.of("matrix", decisions)
 
 
 def _default_running(w: AttentionWorkload, machine: MachineParameters) -> Candidate:

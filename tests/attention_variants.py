@@ -19,19 +19,21 @@ from tvm_attention.operands import geometry
 from tvm_attention.options import Options, opened_options
 from tvm_attention.prepared import PreparedCall
 from tvm_attention.random_calls import random_inputs
-from tvm_attention.schedules import Candidate, schedules_for
+from tvm_attention.schedules import Candidate, schedules_for, x86
 from tvm_attention.target import HardwareTarget, detect_target
 from tvm_attention.workload import AttentionWorkload, default_scale
 
 Array = NDArray[Any]
 
+# Only a machine with a matrix unit computes with it: tests/test_matrix.py says so where there is none.
+MATRIX = ("matrix",) if detect_target().features >= x86.MATRIX_UNIT else ()
 PREFILL = ("row_block keys", "row_block values", "blocks_and_merge", "blocks_and_merge packed",
-           "streaming", "streaming packed", "running")  # fmt: skip
+           "streaming", "streaming packed", "running", *MATRIX)  # fmt: skip
 VARIANTS = (*PREFILL, "split_kv")
 # One of each schedule, for tests of many options; "weights" gives the softmax rows.
 SCHEDULES = ("row_block keys", "row_block values", "blocks_and_merge", "streaming packed",
-             "running", "split_kv", "weights")  # fmt: skip
-WITHOUT_LSE = ("running", "weights")
+             "running", *MATRIX, "split_kv", "weights")  # fmt: skip
+WITHOUT_LSE = ("running", "matrix", "weights")
 DIMS = (48, 64)
 KEY_BLOCK = 96
 DECODE_ROWS = 4
@@ -45,6 +47,9 @@ def prefill_candidate(
     name: str, lanes: int, value_dim: int, dtype: str = "float32", masked: bool = False
 ) -> Candidate:
     """Small tiles, so that short lengths cross all their edges; masks want multiples of four keys."""
+    if name == "matrix":
+        tile = {"query_block": 32, "query_strips": 2, "key_block": KEY_BLOCK, "value_rows": 16}
+        return Candidate.of(name, tile)
     variant, _, kind = name.partition(" ")
     copies = int(kind == "packed" or dtype != "float32")
     tile = {
@@ -113,7 +118,7 @@ def attend(
     dtype = kind.dtype(q)
     opened = opened_options(kind, sizes, query_dtype=dtype, **options)
     call = Call.of(sizes, opened, dtype)
-    outputs = {"weights": "weights", "running": "attention"}
+    outputs = dict.fromkeys(WITHOUT_LSE, "attention") | {"weights": "weights"}
     workload = call.workload(outputs.get(name, "attention_and_lse"))
     target = detect_target()
     if name == "split_kv":

@@ -9,6 +9,7 @@ from tvm_attention.schedules import Candidate, MachineParameters, x86
 from tvm_attention.workload import AttentionWorkload
 
 MACHINE = MachineParameters(8, 16, False, 32 << 10, 1 << 20)
+MATRIX_MACHINE = MachineParameters(16, 32, True, 32 << 10, 1 << 20, matrix_unit=True)
 KEY_BLOCKS = {
     "query_block": 32, "key_block": 96, "score_rows": 4, "score_vectors": 2, "value_rows": 4,
     "value_vectors": 2, "value_columns_outer": 1, "pack_key": 0, "pack_value": 1,
@@ -24,6 +25,9 @@ PREFILL = [
     Candidate.of("streaming", {**KEY_BLOCKS, "pack_value": 0}),
     Candidate.of("running", {**KEY_BLOCKS, "query_strips": 2}),
 ]
+MATRIX = Candidate.of(
+    "matrix", {"query_block": 32, "query_strips": 2, "key_block": 96, "value_rows": 16}
+)
 DECODE = [
     Candidate.of("split_kv", {"score_keys": 2, "streams": 2, "value_rows": 2, "value_vectors": 2})
 ]
@@ -33,6 +37,14 @@ OPTIONS: list[dict[str, Any]] = [
     {
         "window": (16, 16), "mask": "float32", "mask_dense": True, "softcap": True, "alibi": True,
         "sinks": True, "ragged": True, "output": "attention_and_lse",
+    },
+]  # fmt: skip
+MATRIX_OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"causal": "top_left", "dtype": "bfloat16"},
+    {
+        "window": (16, 16), "mask": "float16", "mask_dense": True, "softcap": True, "alibi": True,
+        "dtype": "float16",
     },
 ]  # fmt: skip
 
@@ -51,6 +63,11 @@ def lowered_text() -> str:
                 assert space.refusal(candidate) is None
                 func = x86.build(workload, MACHINE, candidate).mod["main"]
                 texts.append(lower(func, workload).main.script())
+    for options in MATRIX_OPTIONS:
+        workload = AttentionWorkload(head_dim=64, **options)
+        assert x86.design_space(workload, MATRIX_MACHINE).refusal(MATRIX) is None
+        func = x86.build(workload, MATRIX_MACHINE, MATRIX).mod["main"]
+        texts.append(lower(func, workload).main.script())
     return "\n".join(texts)
 
 

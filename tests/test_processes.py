@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -41,6 +41,15 @@ def _make_another_error(callback: Callable[[], None]) -> None:
         raise RuntimeError from None
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C as it is in a program of its own: one started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_that_a_library_makes_another_error_of() -> None:
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt) as caught, interrupts_kept():

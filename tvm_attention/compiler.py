@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from tvm_attention import kernel_cache
+from tvm_attention import kernel_cache, matrix_unit
 from tvm_attention._tvm import import_tvm, load_tvm_libraries
 from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.errors import KernelBuildError
@@ -101,7 +101,15 @@ def build_source(workload: AttentionWorkload, target: HardwareTarget, candidate:
 
 
 def load_source(source: str) -> CompiledKernel:
-    """A kernel from its LLVM IR, bound to this process's thread pool."""
+    """A kernel from its LLVM IR, bound to this process's thread pool.
+
+    Raises KernelBuildError for one that uses a matrix unit this process may not use.
+    """
+    if matrix_unit.INSTRUCTION in source and not matrix_unit.permitted():
+        raise KernelBuildError(
+            "kernel: expected leave of the operating system to use the processor's matrix unit (AMX), got "
+            "a refusal; set TVM_ATTENTION_TARGET=x86-64-v4 to do without it"
+        )
     ffi = load_tvm_libraries()
     with kernel_cache.readable_file(source) as path:
         module = ffi.load_module(str(path))

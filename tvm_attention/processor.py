@@ -10,12 +10,13 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import archspec.cpu
 import psutil
 
+from tvm_attention import matrix_unit
 from tvm_attention.errors import UnsupportedError
 from tvm_attention.isa import ARM_CORES, MACHINES, llvm_features
 
@@ -63,11 +64,19 @@ def local_processor(sysfs: Path = Path("/sys"), cpuinfo: Path = Path("/proc/cpui
     text = _read(cpuinfo)
     if text:
         board = _read(sysfs / "firmware/devicetree/base/model")
-        return read_processor(platform.machine(), text, board)
+        return _as_permitted(read_processor(platform.machine(), text, board))
     host = archspec.cpu.host()
     kind = kind_of(host.family.name)
     features = llvm_features(kind, host.features)
-    return Processor(kind, host.name, features, _readable(archspec.cpu.brand_string() or ""))
+    model = _readable(archspec.cpu.brand_string() or "")
+    return _as_permitted(Processor(kind, host.name, features, model))
+
+
+def _as_permitted(found: Processor) -> Processor:
+    """The processor without a matrix unit that this process may not use."""
+    if not found.features & matrix_unit.FEATURES or matrix_unit.permitted():
+        return found
+    return replace(found, features=found.features - matrix_unit.FEATURES)
 
 
 def kind_of(machine: str) -> str:
@@ -85,10 +94,16 @@ def usable_cpus() -> frozenset[int]:
     return frozenset(range(psutil.cpu_count() or 1))
 
 
+# What virtual machines hide of a processor, and no kernel uses: waiting in user mode, devices' stores.
+_HIDDEN = frozenset({"waitpkg", "enqcmd", "cldemote", "movdiri", "movdir64b", "serialize"})
+
+
 def _x86_micro_architecture(vendor: str, flags: frozenset[str]) -> str:
     """The newest of the vendor's micro-architectures whose every flag is there and that descends
-    from the best generic level: archspec.cpu.host()'s rule, on flags from anywhere."""
+    from the best generic level: archspec.cpu.host()'s rule, on flags from anywhere, and blind to
+    what virtual machines hide."""
     flags = flags | {"sse3"} if flags & {"pni", "ssse3"} else flags
+    flags = flags | _HIDDEN if "amx_tile" in flags else flags
     known = [
         m
         for m in archspec.cpu.TARGETS.values()

@@ -24,7 +24,13 @@ from tvm_attention.kernel import Kernel
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.operands import check_threads
 from tvm_attention.schedules import Candidate, DesignSpace, schedules_for
-from tvm_attention.target import HardwareTarget, check_runnable, cut_down, detect_target
+from tvm_attention.target import (
+    HardwareTarget,
+    check_runnable,
+    cut_down,
+    detect_target,
+    named_target,
+)
 from tvm_attention.workload import AttentionWorkload
 from tvm_attention.workload_text import feature_text
 
@@ -130,6 +136,7 @@ def select(workload: AttentionWorkload, target: HardwareTarget) -> KernelSource:
     """The candidate to build: of the best matching record, else the default schedule's."""
 
     schedules, machine = _machine(target)
+    default = schedules.default_candidate(workload, machine)
 
     @cache
     def level(isa: str) -> tuple[Any, DesignSpace]:
@@ -140,13 +147,14 @@ def select(workload: AttentionWorkload, target: HardwareTarget) -> KernelSource:
         built_for, space = level(record.hardware["isa"])
         if built_for.lanes < machine.lanes:  # slower than the default schedule of wider ones
             return f"its vectors have {built_for.lanes} lanes, the default schedule's here {machine.lanes}"
+        if default.variant == "matrix" and not _machine(named_target(record.target))[1].matrix_unit:
+            return "it was found without a matrix unit, which the default schedule here uses"
         return space.refusal(Candidate.of(record.variant, record.decisions))
 
     found: Match = match(workload, target, _read_logs(), legal=legal, expression=EXPRESSION_DIGEST)
     record = found.record
     if record is None:
-        candidate = schedules.default_candidate(workload, machine)
-        return KernelSource(candidate, None, found.rung, found.reasons)
+        return KernelSource(default, None, found.rung, found.reasons)
     candidate, isa = Candidate.of(record.variant, record.decisions), record.hardware["isa"]
     lower = None if isa == target.isa else isa
     return KernelSource(candidate, record, found.rung, found.reasons, lower)

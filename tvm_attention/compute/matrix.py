@@ -230,7 +230,5 @@ def matrix(p: Problem, tiles: MatrixTiles) -> tirx.PrimFunc:
     RM, A = stages.maxima(SC)
     PB, L = stages.weights(SC, RM)
     OT = stages.weighted(PB)
-    out = accumulated(
-        p, stages.at, stages.columns, stages.width, OT, L, A, holds_all=False
-    )
+    out = accumulated(p, stages.at, stages.columns, stages.width, OT, L, A, holds_all=False)
     return p.function(out)

@@ -55,7 +55,7 @@ def maxima(
     at: Strips, score_rows: int, SC: te.Tensor, scale: Any = None
 ) -> tuple[te.Tensor, te.Tensor]:
     """Stages M, RM, D, A; returns RM and A. M runs over whole register tiles: past the last key they
-    repeat it, or are minus infinity. ``scale``, not negative, is what scores are still to be multiplied by."""
+    repeat it, or are minus infinity. ``scale`` (0 or more) is what scores are still multiplied by."""
     shape = (*at.outer, at.count, at.block)
     kt = te.reduce_axis((0, at.keys // score_rows), "kt")
     kk = te.reduce_axis((0, score_rows), "kk")

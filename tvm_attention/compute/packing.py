@@ -69,8 +69,12 @@ def finite_values(p: Problem, keys: int) -> tuple[te.Tensor, Element]:
     shape = (p["batch"], p.kv_heads, ceil_div(p["key_length"], keys))
 
     def spoilt(b: Any, h: Any, kb: Any, lane: Any) -> Any:
-        finite = is_finite(p.value(b, h, p.clamped(b, kb * keys + j), c * lanes + lane))
-        return te.max(tirx.Select(finite, float32(0.0), float32(1.0)), axis=[j, c])
+        key = kb * keys + j
+        finite = is_finite(p.value(b, h, p.clamped(b, key), c * lanes + lane))
+        bad = tirx.Select(finite, float32(0.0), float32(1.0))
+        if p.workload.ragged:  # an element without any key has none to repeat
+            bad = tirx.if_then_else(key < p.bounds.keys(b), bad, float32(0.0))
+        return te.max(bad, axis=[j, c])
 
     VL = te.compute((*shape, lanes), spoilt, name="VL")
     VB = te.compute(shape, lambda b, h, kb: te.max(VL[b, h, kb, x], axis=x), name="VB")

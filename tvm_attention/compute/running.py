@@ -37,9 +37,7 @@ def running(p: Problem, tiles: KeyBlockTiles, strips: int) -> tirx.PrimFunc:
         ),
         name="OT",
     )
-    return p.function(
-        accumulated(p, at, columns, width, OT, L, A, holds_all=not p.workload.masks)
-    )
+    return p.function(accumulated(p, at, columns, width, OT, L, A, holds_all=not p.workload.masks))
 
 
 def _scores(p: Problem, tiles: KeyBlockTiles, at: Strips) -> te.Tensor:

@@ -37,9 +37,7 @@ def modified(p: Problem, b: Any, h: Any, row: Any, key: Any, score: Any, term: A
     return score if visible is None else tirx.Select(visible, score, float32(_MASKED))
 
 
-def weight(
-    p: Problem, score: Any, top: Any, polynomial: tuple[float, ...] = POLYNOMIAL
-) -> Any:
+def weight(p: Problem, score: Any, top: Any, polynomial: tuple[float, ...] = POLYNOMIAL) -> Any:
     """2**(score - top), zero for a masked score."""
     value = exp2(score - top, polynomial)
     if not p.workload.masks:

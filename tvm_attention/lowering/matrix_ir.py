@@ -25,7 +25,9 @@ def session_ir() -> str:
     """Functions that configure the tile registers for a task and release them, and one that fills rows
     of a tile of scores, from the first that is no key on, with minus infinity."""
     sizes = [1, 0] + [0] * 14  # palette, first row; reserved
-    sizes += [b for _ in range(8) for b in (ROW_BYTES, 0)] + [0] * 16  # bytes of a row, 16 bits each
+    sizes += [b for _ in range(8) for b in (ROW_BYTES, 0)] + [
+        0
+    ] * 16  # bytes of a row, 16 bits each
     sizes += [ROWS] * 8 + [0] * 8
     data = ", ".join(f"i8 {b}" for b in sizes)
     lowest = ", ".join(["float 0xFFF0000000000000"] * ROWS)
