@@ -15,6 +15,8 @@ Float64 = NDArray[np.float64]
 _PRECISION = {"float32": (24, -149), "float16": (11, -24), "bfloat16": (8, -133)}
 # A score of size s is known to about s roundings, which a softmax doubles.
 _SCORE_ROUNDINGS = 2.0
+# Weights that are averaged with have no more than 16 bits where a result has 11 or 8, on a matrix unit.
+_WEIGHT_ERROR = {"float32": 0.0, "float16": 2.0**-15, "bfloat16": 2.0**-15}
 
 
 def half_unit(values: Float64, dtype: str) -> Float64:
@@ -44,6 +46,7 @@ def assert_near(
     np.testing.assert_array_equal(got[~sound], expected[~sound], err_msg=what)
     got, expected = got[sound], expected[sound]
     limit = (FLOAT32_ROUNDINGS + _SCORE_ROUNDINGS * size) * ROUNDING * span
+    limit += _WEIGHT_ERROR[dtype] * span
     # What was computed, not what is expected, was rounded: it may have the larger unit.
     allowed = limit + half_unit(np.abs(expected) + limit, dtype)
     worst = float(np.max(np.abs(got - expected) / allowed, initial=0.0))

@@ -28,7 +28,6 @@ from tvm_attention.compute.pieces import (
     of_pair,
     pair,
     piece,
-    products,
     stored_piece,
 )
 from tvm_attention.compute.problem import Problem, float32
@@ -132,7 +131,8 @@ class _Matrix:
         at, QB, KP = self.at, self.queries(), self.keys()
         m, n = (te.reduce_axis((0, self.count), x) for x in ("m", "n"))
         d, zero = te.reduce_axis((0, self.depth), "d"), float32(0.0)
-        limit = products(self.count, self.count)
+        # Scores may be large: those of 16-bit numbers are exact up to the rounding of sums.
+        limit = self.count if self.exact else 2 * self.count - 1
 
         def product(b: Any, h: Any, qb: Any, s: Any, kb: Any, kt: Any, kk: Any, i: Any) -> Any:
             kv_head, key = tirx.truncdiv(h, self.p["group"]), kt * SCORE_ROWS + kk
@@ -203,7 +203,7 @@ class _Matrix:
         m = te.reduce_axis((0, self.count), "m")
         n = te.reduce_axis((0, self.weight_count), "n")
         j, zero = te.reduce_axis((0, at.keys), "j"), float32(0.0)
-        limit, last = products(self.count, self.weight_count), self.columns - 1
+        limit, last = max(self.count, self.weight_count), self.columns - 1
 
         def product(b: Any, h: Any, qb: Any, s: Any, kb: Any, c: Any, i: Any) -> Any:
             kv_head = tirx.truncdiv(h, self.p["group"])

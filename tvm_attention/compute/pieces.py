@@ -1,10 +1,9 @@
 """float32 numbers as sums of bfloat16 pieces, which matrix units multiply.
 
 A piece is the upper half of what the pieces before it left over: three hold the 24 bits of a float32's
-significand, two the 11 of a float16's, one is a bfloat16 itself. A product of two numbers is that of their
-pieces a_m b_n with m + n less than the greater number of pieces; what is left out is below a rounding
-(Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
-Computations", 2019).
+significand, two the 11 of a float16's, one is a bfloat16 itself. Of the products of pieces a_m b_n those
+with a small m + n are taken; what is left out is below a rounding (Henry, Tang and Heinecke, "Leveraging the
+bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations", 2019).
 """
 
 from __future__ import annotations
@@ -25,11 +24,6 @@ _UPPER = 0xFFFF0000
 _SIGN = 0x80000000
 _LEAST = 0x00800000  # the least number that a matrix unit does not take for zero
 _QUIET_NAN = 0x7FC00000
-
-
-def products(a: int, b: int) -> int:
-    """a_m b_n is taken where m + n is less than this."""
-    return max(a, b)
 
 
 def piece(x: Any, number: Any, count: int) -> Any:

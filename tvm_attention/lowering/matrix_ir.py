@@ -15,9 +15,9 @@ _ACCUMULATORS, _LEFT, _RIGHT = (0, 1, 2, 3), (4, 5), (6, 7)
 BEGIN, END, FILL = (f"tvm_attention_matrix_{x}" for x in ("begin", "end", "fill"))
 
 
-def product_name(row_tiles: int, left: int, right: int) -> str:
+def product_name(row_tiles: int, left: int, right: int, limit: int) -> str:
     """Name of the function that multiplies ``row_tiles`` tiles of ``left`` pieces by ``right`` pieces."""
-    return f"tvm_attention_matrix_product_{row_tiles}_{left}_{right}"
+    return f"tvm_attention_matrix_product_{row_tiles}_{left}_{right}_{limit}"
 
 
 @lru_cache
@@ -67,8 +67,9 @@ done:
 
 
 @lru_cache
-def product_ir(row_tiles: int, left: int, right: int) -> str:
-    """A function that writes ``row_tiles`` x 1 or 2 tiles of a product, row_tiles 1 or 2.
+def product_ir(row_tiles: int, left: int, right: int, limit: int) -> str:
+    """A function that writes ``row_tiles`` x 1 or 2 tiles of a product, row_tiles 1 or 2: the sum of the
+    products of pieces m and n with m + n < ``limit``.
 
     Arguments: address of the left operand, whose tiles are contiguous by piece and then by step, and bytes
     from a row of tiles to the next; of the right operand, bytes from a row and from a piece to the next; of
@@ -76,7 +77,7 @@ def product_ir(row_tiles: int, left: int, right: int) -> str:
     wanted (i32): up to 16 take one tile.
     """
     lines = [
-        f"define i32 @{product_name(row_tiles, left, right)}(ptr %left, i64 %below_left, "
+        f"define i32 @{product_name(row_tiles, left, right, limit)}(ptr %left, i64 %below_left, "
         f"ptr %right, i64 %right_row, i64 %right_piece, ptr %out, i64 %out_row, "
         f"i32 %first, i32 %steps, i32 %columns) noinline {{",
         "entry:",
@@ -91,7 +92,7 @@ def product_ir(row_tiles: int, left: int, right: int) -> str:
         "  br i1 %wide, label %two, label %one",
     ]
     for name, columns in (("one", 1), ("two", 2)):
-        lines += _tiles(name, row_tiles, columns, _order(left, right), left * TILE_BYTES)
+        lines += _tiles(name, row_tiles, columns, _order(left, right, limit), left * TILE_BYTES)
     lines += ["}", *_DECLARATIONS]
     return "\n".join(lines) + "\n"
 
@@ -104,10 +105,10 @@ _DECLARATIONS = (
 )
 
 
-def _order(left: int, right: int) -> list[tuple[int, int]]:
+def _order(left: int, right: int, limit: int) -> list[tuple[int, int]]:
     """The pairs of pieces, small products before large ones, each sharing an operand with the one before
     it: that one's tiles stay in their registers."""
-    limit, pairs = max(left, right), []
+    pairs: list[tuple[int, int]] = []
     last = 0
     for m in reversed(range(left)):
         partners = [n for n in reversed(range(right)) if m + n < limit]

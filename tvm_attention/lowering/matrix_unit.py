@@ -34,7 +34,7 @@ class MatrixUnit:
     """Rewrites the annotated nests of one kernel."""
 
     def __init__(self) -> None:
-        self._used: set[tuple[int, int, int]] = set()
+        self._used: set[tuple[int, int, int, int]] = set()
 
     def rewrite(self, nest: Any, scope: Scope) -> Any:
         """The nest as calls: of scores (rows are keys), or of weighted values (the depth is keys)."""
@@ -82,7 +82,8 @@ class MatrixUnit:
     def _call(
         self, row_tiles: int, left: Any, right: Any, store: Any, steps: Span, columns: Any
     ) -> Any:
-        use = row_tiles, int(left.source.shape[-3]), int(right.source.shape[-2])
+        counts = int(left.source.shape[-3]), int(right.source.shape[-2])
+        use = (row_tiles, *counts, _limit(store.value.b, counts))
         self._used.add(use)
         pieces, columns_held = (int(extent) for extent in right.source.shape[-2:])
         first = 0 if steps.first is None else steps.first
@@ -104,6 +105,14 @@ class MatrixUnit:
 def _operand(names: tuple[str, ...], expression: Any) -> Any:
     loads = (load_of(name, expression) for name in names)
     return next(load for load in loads if load is not None)
+
+
+def _limit(term: Any, counts: tuple[int, int]) -> int:
+    """Pieces m and n are multiplied where m + n is less than this: all of them, if nothing is said."""
+    if not isinstance(term, tirx.Select):
+        return sum(counts) - 1
+    assert isinstance(term.condition, tirx.LT)
+    return int(term.condition.b)
 
 
 def _bytes(count: int) -> Any:
