@@ -1,0 +1,128 @@
+"""python bench/bench_low_precision.py --threads 2 --json FILE: suite core in bfloat16 and float16, with torch.
+
+Ours, ours in float32 and torch's are timed in turns; both results are compared with float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+
+import tvm_attention as ta
+from bench import machine
+from tvm_attention.accuracy import Accuracy, compare
+from tvm_attention.dtypes import numpy_dtype
+from tvm_attention.interleaved import Contender, interleave
+from tvm_attention.suites import shape_text, suite
+from tvm_attention.workload import AttentionWorkload
+
+DTYPES = ("bfloat16", "float16")
+
+
+def main() -> int:
+    """Measure, print and, if asked to, write the results; 1 if a result of ours was wrong."""
+    parser = argparse.ArgumentParser(prog="bench_low_precision", description=__doc__)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each contender and workload")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of the suite")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    chosen = {n: w for n, w in suite("core").items() if not options.only or n in options.only}
+    rows = [_measure(n, w, d, options.seconds) for d in DTYPES for n, w in chosen.items()]
+    means = {d: _geometric_mean([r for r in rows if r["dtype"] == d]) for d in DTYPES}
+    _print(rows, means)
+    if options.json:
+        result = {
+            "machine": machine.machine(), "packages": machine.packages(),
+            "library": machine.library(), "threads": options.threads,
+            "date": datetime.date.today().isoformat(), "workloads": rows,
+            "geometric_mean_torch_over_ours": means,
+        }  # fmt: skip
+        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return 0 if all(row["holds"] for row in rows) else 1
+
+
+def _measure(name: str, w: AttentionWorkload, dtype: str, seconds: float) -> dict[str, Any]:
+    torch.manual_seed(0)
+    shapes = (
+        (w.batch, w.query_heads, w.query_length, w.head_dim),
+        (w.batch, w.kv_heads, w.key_length, w.head_dim),
+        (w.batch, w.kv_heads, w.key_length, w.value_dim),
+    )
+    full = [torch.randn(shape) for shape in shapes]
+    half = [x.to(getattr(torch, dtype)) for x in full]
+    grouped = {"is_causal": w.causal is not None, "enable_gqa": w.group > 1}
+
+    def ours(tensors: list[Any]) -> Any:
+        return ta.scaled_dot_product_attention(*tensors, **grouped)
+
+    def torchs() -> Any:
+        return F.scaled_dot_product_attention(*half, **grouped)
+
+    error, torch_error = (_error(x, half, w, dtype) for x in (ours(half), torchs()))
+    contenders = [
+        Contender("ours", lambda: ours(half)), Contender("float32", lambda: ours(full)),
+        Contender("torch", torchs),
+    ]  # fmt: skip
+    rounds = interleave(contenders, seconds * len(contenders), least=5)
+    return {
+        "workload": name, "shape": shape_text(w), "dtype": dtype,
+        "seconds": rounds.time("ours").to_dict(),
+        "torch": rounds.ratio("torch", "ours").to_dict(),
+        "float32": rounds.ratio("float32", "ours").to_dict(),
+        "max_error": error.max_error, "torch_max_error": torch_error.max_error,
+        "holds": error.holds,
+    }  # fmt: skip
+
+
+def _error(result: Any, inputs: list[Any], w: AttentionWorkload, dtype: str) -> Accuracy:
+    arrays = [
+        x.contiguous().view(torch.int16).numpy().view(numpy_dtype(dtype)) for x in (result, *inputs)
+    ]
+    return compare(arrays[0], *(np.asarray(x) for x in arrays[1:]), w)
+
+
+def _geometric_mean(rows: list[dict[str, Any]]) -> float:
+    return math.exp(sum(math.log(r["torch"]["median"]) for r in rows) / len(rows))
+
+
+def _print(rows: list[dict[str, Any]], means: dict[str, float]) -> None:
+    columns = (
+        "dtype",
+        "workload",
+        "ms",
+        "torch / ours",
+        "float32 / ours",
+        "error",
+        "torch's error",
+    )
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(
+            row["dtype"], f"{row['workload']} ({row['shape']})",
+            f"{row['seconds']['median'] * 1e3:.3g}", f"{row['torch']['median']:.2f}",
+            f"{row['float32']['median']:.2f}", f"{row['max_error']:.1e}",
+            f"{row['torch_max_error']:.1e}",
+        )  # fmt: skip
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    console.print(table)
+    for dtype, mean in means.items():
+        console.print(f"{dtype}: torch / ours, geometric mean {mean:.2f}", highlight=False)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
