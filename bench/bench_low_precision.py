@@ -1,4 +1,4 @@
-"""python bench/bench_low_precision.py --threads 2 --json FILE: suite core in bfloat16 and float16, with torch.
+"""python bench/bench_low_precision.py --threads 2 --json FILE: suite core in 16 bits, beside torch.
 
 Ours, ours in float32 and torch's are timed in turns; both results are compared with float64.
 """
