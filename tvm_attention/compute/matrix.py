@@ -87,8 +87,9 @@ class _Matrix:
         )
 
         def part(place: tuple[Any, ...], d: Any, n: Any, i: Any) -> Any:
+            # Not a Select: TVM would drop the bound of an index, and read both sides.
             number = factor_piece(QT[(*place, tirx.min(d, p.head_dim - 1), i)], n, self.count)
-            return tirx.Select(d < p.head_dim, number, float32(0.0))
+            return tirx.if_then_else(d < p.head_dim, number, float32(0.0))
 
         return te.compute(
             (*at.outer, self.depth // 2, self.count, at.block),
@@ -121,8 +122,11 @@ class _Matrix:
         def part(b: Any, h: Any, kb: Any, ct: Any, jt: Any, n: Any, c: Any, j: Any) -> Any:
             column = ct * TILE_ROWS + c
             number = VT[b, h, kb, tirx.min(column, p.value_dim - 1), jt * DEPTH + j]
-            held = tirx.all(is_finite(number), column < p.value_dim)
-            return stored_piece(tirx.Select(held, number, float32(0.0)), n, self.count)
+            finite = tirx.Select(is_finite(number), number, float32(0.0))
+            none = tirx.const(0, "uint16")
+            return tirx.if_then_else(
+                column < p.value_dim, stored_piece(finite, n, self.count), none
+            )
 
         return te.compute(self.tiles_shape(self.columns, keys), part, name="VP")
 
