@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import warnings
 
@@ -39,12 +40,9 @@ def traced_refusal(
     value: torch.Tensor,
     mask: torch.Tensor | None,
     dropout: float,
-    causal: bool,
 ) -> str | None:
-    """Why our operator would not take a call that is being compiled, None if it does; "" where torch
-    itself says what is wrong. Traced by dynamo: plain questions to shapes and types only."""
-    if mask is not None and causal:
-        return ""
+    """Why our operator would not take a call that is being compiled, None if it does. Traced by dynamo:
+    plain questions to shapes and types only."""
     if needs_gradient(query, key, value, mask):
         return GRADIENT
     if dropout > 0.0:
@@ -69,21 +67,29 @@ def say_at_compilation(reason: str) -> None:
     say_once(reason)
 
 
-def say_no_plain_tensors() -> None:
-    """Of tensors that stand for others. A compiler's own: it has been said why they come to torch, or
-    the function compiled is held under another name."""
-    if not _said:
-        say_once(_COMPILED_UNDER_ANOTHER_NAME)
+def no_plain_tensors() -> str:
+    """The reason for tensors that stand for others. If they are a compiler's, it has been said why they
+    come to torch ("": no more to say), or the function compiled is held under another name."""
+    return "" if _said else _COMPILED_UNDER_ANOTHER_NAME
 
 
 def say_once(reason: str) -> None:
     """Warn of calls that stay torch's; of reasons that differ in numbers only, the first is said."""
-    kind = re.sub(r"\d+", "#", reason)
+    kind = re.sub(r"\d+(, \d+)*", "#", reason)
     with _lock:
         if kind in _said or not reason:
             return
         _said.add(kind)
-    warnings.warn(f"torch computes this attention itself: {reason}", FallbackWarning, stacklevel=4)
+    said = f"torch computes this attention itself: {reason}"
+    warnings.warn(said, FallbackWarning, stacklevel=_to_the_caller())
+
+
+def _to_the_caller() -> int:
+    """The stack level, seen from :func:`say_once`, of the first frame that is not of this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("tvm_attention.torch."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def forget_what_was_said() -> None:

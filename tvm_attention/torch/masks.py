@@ -40,17 +40,17 @@ def attention_mask(
     sliding window hides keys; otherwise a bool tensor (batch, 1, queries, keys), True = attend.
     """
     aligned = _last_at_last(q_length, kv_length, q_offset, kv_offset)
-    if (allow_is_causal_skip and aligned) or (
+    is_plain = (allow_is_causal_skip and aligned) or (
         allow_is_bidirectional_skip and (aligned or local_size is None)
-    ):
-        if _nothing_padded(attention_mask, kv_length, kv_offset):
-            # A causal window of w keys ends with the query's own, one to both sides has it between.
-            if local_size is None or kv_length <= local_size + allow_is_bidirectional_skip:
-                return None
-            if _is_sliding(config, local_size):
-                if allow_is_causal_skip:
-                    return Band(True, (local_size - 1, -1))
-                return Band(False, (local_size, local_size))
+    )
+    if is_plain and _nothing_padded(attention_mask, kv_length, kv_offset):
+        # A causal window of w keys ends with the query's own; one to both sides has it between.
+        if local_size is None or kv_length <= local_size + allow_is_bidirectional_skip:
+            return None
+        if _is_sliding(config, local_size) and allow_is_causal_skip:
+            return Band(True, (local_size - 1, -1))
+        if _is_sliding(config, local_size):
+            return Band(False, (local_size, local_size))
     made: torch.Tensor = sdpa_mask(
         batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
         local_size, allow_is_causal_skip=False, allow_is_bidirectional_skip=False, config=config,

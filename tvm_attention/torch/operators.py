@@ -1,4 +1,4 @@
-"""The operators that torch knows: ``torch.ops.tvm_attention.attention`` and ``.scaled_dot_product_attention``.
+"""The operators that torch knows: ``attention`` and ``scaled_dot_product_attention`` of torch.ops.tvm_attention.
 
 They are what torch.compile and torch.export keep of a call. Defined by schema and not by
 ``torch.library.custom_op``, whose Python wrapper alone costs fifteen microseconds a call.

@@ -14,7 +14,7 @@ from tvm_attention.torch import fallback, operators
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 # Not torch.nn.functional's: that one may already be another library's.
 torch_function = torch._C._nn.scaled_dot_product_attention
-_torch_operator = torch.ops.aten.scaled_dot_product_attention.default
+torch_operator = torch.ops.aten.scaled_dot_product_attention.default
 
 
 def eager(
@@ -29,13 +29,13 @@ def eager(
     enable_gqa: bool = False,
 ) -> Any:
     """What the dispatcher calls for CPU tensors: ours, or torch's with its gradients."""
-    reason = _eager_refusal(query, key, value, attn_mask, dropout_p, is_causal)
+    reason = _eager_refusal(query, key, value, attn_mask, dropout_p)
     if reason is None:
         try:
             return ours(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)
         except AttentionError as error:  # before anything was computed
             reason = str(error)
-    result = _torch_operator.decompose(
+    result = torch_operator.decompose(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
     fallback.say_once(reason)  # only now: what torch refuses as well is an error, and no fallback
@@ -48,18 +48,14 @@ def _eager_refusal(
     value: torch.Tensor,
     mask: torch.Tensor | None,
     dropout: float,
-    causal: bool,
 ) -> str | None:
     """What ``ours`` would not find out itself, or not as soon: a training step should lose no time."""
     if fallback.needs_gradient(query, key, value, mask):
         return fallback.GRADIENT
     if dropout > 0.0:
         return fallback.DROPOUT
-    if mask is not None and causal:
-        return ""  # torch says what is wrong
     if any(type(x) not in _PLAIN for x in (query, key, value)):
-        fallback.say_no_plain_tensors()
-        return ""
+        return fallback.no_plain_tensors()
     if torch._C._len_torch_dispatch_stack():
         return "a TorchDispatchMode is active, which would not see torch's own operators"
     return None
@@ -83,7 +79,7 @@ def named(
             fallback.say_once(f"expected tensors on the cpu, got one on {query.device.type}")
     elif type(query) in _PLAIN or torch.compiler.is_exporting():
         # Not for a compiler's stand-ins: its later stages are cached on disk by what dynamo saw.
-        reason = fallback.traced_refusal(query, key, value, attn_mask, dropout_p, is_causal)
+        reason = fallback.traced_refusal(query, key, value, attn_mask, dropout_p)
         if reason is None:
             function = operators.scaled_dot_product_attention
         else:

@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional as torch_functional
 
 from tvm_attention.torch.fallback import forget_what_was_said
-from tvm_attention.torch.routed import eager, named
+from tvm_attention.torch.routed import eager, named, torch_operator
 
 _NAME = "scaled_dot_product_attention"
 
@@ -67,6 +67,7 @@ class _Routing:
         self._kernels = torch.library.Library("aten", "IMPL")
         for key in ("CPU", "AutogradCPU"):  # inference tensors have the first only
             self._kernels.impl(_NAME, eager, key)
+        torch_operator._dispatch_cache.clear()  # compilers' copy of the entries
         multi_head = torch_functional.multi_head_attention_forward
         self._replace(_NAME, named)
         self._replace(multi_head.__name__, _another(multi_head))
@@ -75,6 +76,7 @@ class _Routing:
 
     def _remove(self, kernels: torch.library.Library) -> None:
         kernels._destroy()
+        torch_operator._dispatch_cache.clear()
         self._kernels = None
         for name, (before, since) in self._replaced.items():
             if (
