@@ -34,25 +34,25 @@ def attention_forward(
     mask, ``is_causal`` (the module's, if not given) lets the last query see the last key. A window comes
     as a :class:`Band` in the mask's place. Raises UnsupportedError for dropout and gradients.
     """
-    if dropout:
-        # The same words as of torch's face.
-        functional.check_options(dropout, False, True)
-    options: dict[str, Any] = {"scale": scaling, "softcap": softcap, "sinks": s_aux}
+    functional.check_options(dropout, False, True)
+    window = None
     if isinstance(attention_mask, Band):
-        options["window"] = attention_mask.window
-        causal, attention_mask = attention_mask.causal, None
+        causal, window, mask = attention_mask.causal, attention_mask.window, None
     else:
         if is_causal is None:
             is_causal = getattr(module, "is_causal", True)
-        causal = attention_mask is None and bool(is_causal)
+        causal, mask = attention_mask is None and bool(is_causal), attention_mask
+    mask = _with_bias(mask, position_bias, query.dtype)
     # One query stands at the last key and sees all: the kernel for decoding need not ask.
-    if causal and query.shape[2] > 1:
-        options["causal"] = "bottom_right"
-    options["mask"] = _with_bias(attention_mask, position_bias, query.dtype)
+    kind = "bottom_right" if causal and query.shape[2] > 1 else None
     if output_attentions:
-        result, weights = functional.attention(query, key, value, return_weights=True, **options)
+        result, weights = functional.attention(
+            query, key, value, mask=mask, causal=kind, scale=scaling, window=window,
+            softcap=softcap, sinks=s_aux, return_weights=True,
+        )  # fmt: skip
     else:
-        result, weights = operators.attention(query, key, value, **options), None
+        weights = None
+        result = operators.attention(query, key, value, mask, kind, scaling, window, softcap, s_aux)
     return result.transpose(1, 2).contiguous(), weights  # no copy where queries lay like that
 
 

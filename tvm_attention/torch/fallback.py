@@ -75,11 +75,13 @@ def no_plain_tensors() -> str:
 
 def say_once(reason: str) -> None:
     """Warn of calls that stay torch's; of reasons that differ in numbers only, the first is said."""
+    if not reason or reason in _said:  # of every step of a training
+        return
     kind = re.sub(r"\d+(, \d+)*", "#", reason)
     with _lock:
-        if kind in _said or not reason:
+        if kind in _said:
             return
-        _said.add(kind)
+        _said.update((kind, reason))
     said = f"torch computes this attention itself: {reason}"
     warnings.warn(said, FallbackWarning, stacklevel=_to_the_caller())
 

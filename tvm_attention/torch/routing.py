@@ -26,7 +26,7 @@ from tvm_attention.torch.routed import eager, named, torch_operator
 _NAME = "scaled_dot_product_attention"
 
 
-def _another(function: types.FunctionType) -> types.FunctionType:
+def _another(function: Any) -> Any:
     """The same function, unknown to dynamo, which keeps torch's own whole and looks into others."""
     made = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__,
@@ -43,10 +43,9 @@ class _Routing:
         self._lock = threading.Lock()
         self._enabled = False
         self._blocks = 0
-        self._kernels: torch.library.Library | None = None
-        self._replaced: dict[
-            str, tuple[Any, Any]
-        ] = {}  # names of torch.nn.functional: before, since
+        self._kernels: Any = None
+        # Names of torch.nn.functional: what was there, and what is there since.
+        self._replaced: dict[str, tuple[Any, Any]] = {}
         self._fused = True  # torch.backends.mha's switch
 
     def change(self, *, enabled: bool | None = None, blocks: int = 0) -> None:
@@ -64,7 +63,8 @@ class _Routing:
 
     def _install(self) -> None:
         forget_what_was_said()
-        self._kernels = torch.library.Library("aten", "IMPL")
+        library: Any = torch.library  # without types
+        self._kernels = library.Library("aten", "IMPL")
         for key in ("CPU", "AutogradCPU"):  # inference tensors have the first only
             self._kernels.impl(_NAME, eager, key)
         torch_operator._dispatch_cache.clear()  # compilers' copy of the entries
@@ -74,14 +74,13 @@ class _Routing:
         self._fused = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
 
-    def _remove(self, kernels: torch.library.Library) -> None:
+    def _remove(self, kernels: Any) -> None:
         kernels._destroy()
         torch_operator._dispatch_cache.clear()
         self._kernels = None
+        # What someone has put there after us stays.
         for name, (before, since) in self._replaced.items():
-            if (
-                getattr(torch_functional, name) is since
-            ):  # what someone has put there after us stays
+            if getattr(torch_functional, name) is since:
                 setattr(torch_functional, name, before)
         self._replaced.clear()
         if not torch.backends.mha.get_fastpath_enabled():
