@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,13 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", reason="the extra dev brings it")
 
-from transformers.masking_utils import causal_mask_function, sdpa_mask  # noqa: E402
+from transformers.masking_utils import (  # noqa: E402
+    bidirectional_mask_function,
+    causal_mask_function,
+    sdpa_mask,
+    sliding_window_bidirectional_mask_function,
+    sliding_window_causal_mask_function,
+)
 from transformers_models import KINDS, VOCABULARY, WINDOW, model  # noqa: E402
 
 import tvm_attention.torch  # noqa: E402
@@ -236,12 +243,10 @@ def seen(mask: Any, queries: int, keys: int) -> Any:
 @pytest.mark.parametrize("offset", [0, 3, "tensor"])
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("queries", [1, 5, 11])
-@pytest.mark.parametrize("window", [None, 5, 6, 9])
+@pytest.mark.parametrize("window", [None, 4, 5, 10, 13])
 def test_a_mask_says_what_transformers_own_says(
     offset: Any, static: bool, queries: int, window: int | None
 ) -> None:
-    from transformers.masking_utils import sliding_window_causal_mask_function
-
     past = 3 if offset == "tensor" else offset
     keys = past + queries + (4 if static else 0)
     options = {
@@ -259,8 +264,27 @@ def test_a_mask_says_what_transformers_own_says(
     hidden = torch.arange(keys)[None] != 0
     padded = masks.attention_mask(**options, attention_mask=hidden)
     assert torch.equal(padded[0, 0], expected[0, 0] & hidden)
-    chunked = {**options, "config": transformers.Llama4TextConfig(attention_chunk_size=window)}
-    assert not isinstance(masks.attention_mask(**chunked), masks.Band)
+    both = SimpleNamespace(attention_chunk_size=window, sliding_window=window)
+    if window is not None:  # as long as a chunk, but which of the two is not said
+        assert not isinstance(masks.attention_mask(**{**options, "config": both}), masks.Band)
+
+
+@pytest.mark.parametrize("window", [None, 4, 5, 6])
+@pytest.mark.parametrize("queries", [4, 5, 6])
+def test_a_mask_to_both_sides(queries: int, window: int | None) -> None:
+    options = {
+        "batch_size": 1, "q_length": queries, "kv_length": 6, "q_offset": 6 - queries,
+        "mask_function": sliding_window_bidirectional_mask_function(window) if window
+        else bidirectional_mask_function,
+        "local_size": window, "config": transformers.ModernBertConfig(local_attention=2 * (window or 9)),
+        "allow_is_causal_skip": False,
+    }  # fmt: skip
+    expected = sdpa_mask(**options)
+    found = masks.attention_mask(**options, allow_is_bidirectional_skip=True)
+    assert found is None or isinstance(found, masks.Band)
+    assert (found is None) == bool(expected.all())
+    if found is not None:
+        assert torch.equal(seen(found, queries, 6), expected[0, 0])
 
 
 def test_a_transformers_that_does_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
