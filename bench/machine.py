@@ -18,6 +18,7 @@ PACKAGES = (
     "onnxruntime",
     "openvino",
     "torch",
+    "transformers",
     "tvm-attention",
 )
 # Settings of the thread pools and BLAS libraries that change what is measured.

@@ -19,6 +19,7 @@ for _variable in ("CACHE_LIMIT_MB", "NUM_THREADS", "TARGET"):
     os.environ.pop(f"TVM_ATTENTION_{_variable}", None)
 # The reference computes many small products: NumPy's threads would only get in the kernels' way.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"  # models are made here or come in a package
 
 settings.register_profile(
     "repeatable",

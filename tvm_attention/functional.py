@@ -123,7 +123,7 @@ def scaled_dot_product_attention(
         result = _remembered.run(query, key, value, (is_causal, scale, enable_gqa), attn_mask)
         if result is not None:
             return result
-    _check_options(dropout_p, is_causal, enable_gqa)
+    check_options(dropout_p, is_causal, enable_gqa)
     call = opened(
         query, key, value, enable_gqa=bool(enable_gqa), broadcasts=True, mask=attn_mask,
         mask_name="attn_mask", causal="top_left" if is_causal else None, scale=scale,
@@ -135,7 +135,8 @@ def scaled_dot_product_attention(
     return done.returned()
 
 
-def _check_options(dropout_p: Any, is_causal: Any, enable_gqa: Any) -> None:
+def check_options(dropout_p: Any, is_causal: Any, enable_gqa: Any) -> None:
+    """Raise for what torch's function takes and this library does not, or what neither does."""
     if isinstance(dropout_p, bool) or not isinstance(dropout_p, Real):
         raise InvalidTypeError(f"dropout_p: expected a number, got {dropout_p!r}")
     if not 0.0 <= float(dropout_p) <= 1.0:

@@ -1,0 +1,172 @@
+"""python bench/bench_generate.py --threads 2 --json FILE: a Llama-shaped model, our attention and torch's.
+
+The same random weights, through transformers; of every context: the prefill, one decoding step after
+it, and a whole generate(). Results are compared before anything is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import datetime
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+import tvm_attention.torch
+from bench import machine, results
+from tvm_attention.commands.arguments import OneLineParser, positive, whole_number
+from tvm_attention.commands.ending import BAD_ARGUMENTS
+from tvm_attention.errors import InvalidValueError
+from tvm_attention.interleaved import Contender, interleave
+
+OURS, SDPA = "tvm_attention", "sdpa"
+HEAD_DIM, GROUP, VOCABULARY = 64, 4, 2048
+ALLOWED = 1e-3  # of the logits' range, between two float32 models
+Models = dict[str, Any]
+Phase = Callable[[Any, Any, int], Callable[[], object]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and, if asked to, write; 1 if the two models differ, 2 for bad arguments."""
+    options = _parser().parse_args(arguments)
+    if options.hidden % (HEAD_DIM * GROUP):
+        print(f"bench: --hidden: expected a multiple of {HEAD_DIM * GROUP}", file=sys.stderr)
+        return BAD_ARGUMENTS
+    torch.set_num_threads(options.threads)
+    try:
+        if options.json:
+            results.require_writable(options.json)
+        with torch.inference_mode():
+            rows = _measured(options)
+    except InvalidValueError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    _print(rows)
+    if options.json:
+        _write(options, rows)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(prog="bench_generate", description=__doc__, allow_abbrev=False)
+    count = whole_number(1, 1 << 20)
+    parser.add_argument("--threads", type=count, default=2)
+    parser.add_argument("--seconds", type=positive, default=6.0, help="of each phase and context")
+    parser.add_argument("--contexts", type=count, nargs="+", default=[128, 512, 2048, 4096])
+    parser.add_argument("--tokens", type=count, default=16, help="that generate() adds")
+    parser.add_argument("--layers", type=count, default=8)
+    parser.add_argument("--hidden", type=count, default=1024, help="16 heads over 4 of 64")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here")
+    return parser
+
+
+def _models(options: argparse.Namespace) -> Models:
+    """The same weights, in the same memory, with either attention."""
+    tvm_attention.torch.register()
+    torch.manual_seed(0)
+    heads = options.hidden // HEAD_DIM
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=options.hidden, num_hidden_layers=options.layers,
+        num_attention_heads=heads, num_key_value_heads=heads // GROUP, head_dim=HEAD_DIM,
+        intermediate_size=options.hidden * 11 // 4, bos_token_id=None, eos_token_id=None,
+        max_position_embeddings=max(options.contexts) + options.tokens, attn_implementation=SDPA,
+    )  # fmt: skip
+    sdpa = LlamaForCausalLM(config).eval()
+    shared = {id(x): x for x in (*sdpa.parameters(), *sdpa.buffers())}
+    ours = copy.deepcopy(sdpa, shared)
+    ours.set_attn_implementation(OURS)
+    return {OURS: ours, SDPA: sdpa}
+
+
+def _prefill(model: Any, prompt: Any, tokens: int) -> Callable[[], object]:
+    return lambda: model(prompt, logits_to_keep=1).logits
+
+
+def _step(model: Any, prompt: Any, tokens: int) -> Callable[[], object]:
+    cache = DynamicCache(config=model.config)
+    model(prompt, cache=cache, logits_to_keep=1)
+    token = prompt[:, :1]
+
+    def step() -> object:
+        logits = model(token, cache=cache).logits
+        cache.crop(-1)  # the token that was added goes again
+        return logits
+
+    return step
+
+
+def _generate(model: Any, prompt: Any, tokens: int) -> Callable[[], object]:
+    mask = torch.ones_like(prompt)
+    return lambda: model.generate(
+        prompt, attention_mask=mask, do_sample=False, max_new_tokens=tokens, pad_token_id=0
+    )
+
+
+PHASES: dict[str, Phase] = {"prefill": _prefill, "step": _step, "generate": _generate}
+
+
+def _measured(options: argparse.Namespace) -> list[dict[str, Any]]:
+    models = _models(options)
+    rows = []
+    for context in options.contexts:
+        torch.manual_seed(context)
+        prompt = torch.randint(VOCABULARY, (1, context))
+        for phase, made in PHASES.items():
+            calls = {n: made(model, prompt, options.tokens) for n, model in models.items()}
+            rows.append(_row(phase, context, calls, options.seconds))
+    return rows
+
+
+def _row(phase: str, context: int, calls: dict[str, Any], seconds: float) -> dict[str, Any]:
+    ours, sdpa = (calls[name]() for name in (OURS, SDPA))
+    difference = float((ours - sdpa).abs().max()) / max(float(sdpa.max() - sdpa.min()), 1e-30)
+    if not difference <= ALLOWED:
+        raise InvalidValueError(
+            f"{phase} of {context}: expected the results of both within {ALLOWED} of their range, "
+            f"got {difference:.3g}"
+        )
+    rounds = interleave([Contender(n, call) for n, call in calls.items()], seconds, least=5)
+    return {
+        "phase": phase,
+        "context": context,
+        "seconds": rounds.time(OURS).to_dict(),
+        "sdpa": rounds.time(SDPA).to_dict(),
+        "ratio": rounds.ratio(SDPA, OURS).to_dict(),
+        "difference": difference,
+    }
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    table = Table("phase", "context", "ours ms", "torch ms", "torch / ours")
+    for row in rows:
+        ratio = row["ratio"]
+        table.add_row(
+            row["phase"], str(row["context"]), f"{row['seconds']['median'] * 1e3:.3g}",
+            f"{row['sdpa']['median'] * 1e3:.3g}",
+            f"{ratio['median']:.2f} ({ratio['q1']:.2f}-{ratio['q3']:.2f})",
+        )  # fmt: skip
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def _write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    shape = {name: getattr(options, name) for name in ("layers", "hidden", "tokens")}
+    result = {
+        "machine": machine.machine(), "packages": machine.packages(), "library": machine.library(),
+        "threads": options.threads, "date": datetime.date.today().isoformat(),
+        "model": {**shape, "head_dim": HEAD_DIM, "group": GROUP}, "cases": rows,
+    }  # fmt: skip
+    options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
