@@ -8,10 +8,12 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class MachineParameters:
     """lanes: float32 lanes of a vector register; registers: vector registers; broadcast_operand: whether an
-    FMA can broadcast a scalar from memory without a register for it; l1, l2: data cache bytes of a core."""
+    FMA can broadcast a scalar from memory without a register for it; l1, l2: data cache bytes of a core;
+    in_order: whether the core starts instructions in program order, so that a loop must load ahead."""
 
     lanes: int
     registers: int
     broadcast_operand: bool
     l1: int
     l2: int
+    in_order: bool = False

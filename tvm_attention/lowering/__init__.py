@@ -17,7 +17,12 @@ from tvm_attention.compute import Bounds
 from tvm_attention.lowering.carrying import carry
 from tvm_attention.lowering.convention import Outputs, pointer_function
 from tvm_attention.lowering.distribution import distribute
-from tvm_attention.lowering.memory import place_in_workspace, take_allocations, tiles_on_stack
+from tvm_attention.lowering.memory import (
+    place_in_workspace,
+    place_workers,
+    take_allocations,
+    tiles_on_stack,
+)
 from tvm_attention.lowering.narrowing import Narrowing
 from tvm_attention.lowering.spans import Scope
 from tvm_attention.lowering.statements import sequence, statements
@@ -35,12 +40,15 @@ class LoweredKernel:
     workspace: tirx.PrimFunc
 
 
-def lower(func: tirx.PrimFunc, workload: AttentionWorkload) -> LoweredKernel:
+def lower(
+    func: tirx.PrimFunc, workload: AttentionWorkload, *, all_in_workspace: bool = False
+) -> LoweredKernel:
     """Lower a scheduled kernel to a function of pointers and scalars.
 
     Parameters are the int64 addresses of query, key, value, out and a 64-byte aligned workspace, then
     :data:`SCALARS`, then the (batch, head, row) strides in elements of query, key, value and out as
     int64, then what the workload's features add (:func:`tvm_attention.arguments.extras`).
+    ``all_in_workspace``: the workers' own tensors too, which TVM's runtime would otherwise provide.
     """
     blocks = _lower_blocks(tvm.IRModule({"main": func}))["main"]
     symbols = {p.name: p for p in blocks.params}
@@ -58,6 +66,9 @@ def lower(func: tirx.PrimFunc, workload: AttentionWorkload) -> LoweredKernel:
     rest = statements(take_allocations(body, shared))
     workspace = tirx.Var("workspace_address", "int64")
     prologue, size = place_in_workspace(shared, workspace)
+    if all_in_workspace:
+        workers, own = place_workers(sequence(rest), workspace + size, symbols["threads"])
+        rest, size = [workers], size + own
     stmts = [*prologue, *rest]
     main = pointer_function(
         blocks, transposition.linked(sequence(stmts)), workspace, symbols, workload, outputs
