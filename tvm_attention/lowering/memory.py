@@ -45,9 +45,10 @@ def _on_stack(buffer: Any) -> Any:
     size = 4
     for extent in buffer.shape:
         size *= int(extent)
-    handle = tirx.Var(f"{buffer.name}_stack", POINTER)
+    kind = pointer(buffer.dtype)
+    handle = tirx.Var(f"{buffer.name}_stack", kind)
     memory = tirx.call_intrin("handle", "tirx.tvm_stack_alloca", "shape", -(-size // 8))
-    bind = tirx.Bind(handle, tirx.reinterpret(POINTER, memory))
+    bind = tirx.Bind(handle, tirx.reinterpret(kind, memory))
     return tirx.SeqStmt([bind, tirx.DeclBuffer(buffer, data=handle)])
 
 
@@ -98,7 +99,7 @@ def place_workers(stmt: Any, workspace: Any, threads: Any) -> tuple[Any, Any]:
     return with_body(stmt, sequence([*prologue, body])), tirx.Cast("int64", threads) * one
 
 
-_STACK_BYTES = 1024  # of constant size, up to which TVM puts a buffer on the stack
+_STACK_BYTES = 1024  # of constant size, below which TVM puts a buffer on the stack
 
 
 def _take_large(stmt: Any, taken: list[Any]) -> Any:
@@ -109,10 +110,12 @@ def _take_large(stmt: Any, taken: list[Any]) -> Any:
     if isinstance(stmt, tirx.IfThenElse):
         other = None if stmt.else_case is None else _take_large(stmt.else_case, taken)
         return tirx.IfThenElse(stmt.condition, _take_large(stmt.then_case, taken), other)
-    if not isinstance(stmt, tirx.AllocBuffer) or stmt.buffer.scope() != "global":
+    if not isinstance(stmt, tirx.AllocBuffer):
         return stmt
+    if stmt.buffer.scope() == "local":
+        return _on_stack(stmt.buffer)
     fixed = all(isinstance(extent, tirx.IntImm) for extent in stmt.buffer.shape)
-    if fixed and 4 * math.prod(int(extent) for extent in stmt.buffer.shape) <= _STACK_BYTES:
+    if fixed and 4 * math.prod(int(extent) for extent in stmt.buffer.shape) < _STACK_BYTES:
         return stmt
     taken.append(stmt)
     return tirx.Evaluate(tirx.const(0, "int32"))

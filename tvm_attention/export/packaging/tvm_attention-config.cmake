@@ -29,5 +29,5 @@ if(NOT TARGET tvm_attention::shared)
     tvm_attention::static
     PROPERTIES IMPORTED_LOCATION "${_tvm_attention_folder}/libtvm_attention.a"
                INTERFACE_INCLUDE_DIRECTORIES "${_tvm_attention_root}/include"
-               INTERFACE_LINK_LIBRARIES Threads::Threads)
+               INTERFACE_LINK_LIBRARIES "Threads::Threads;m")
 endif()

@@ -13,8 +13,8 @@ static int32_t length_class(const tva_problem *p) {
 }
 
 static int serves(const tva_kernel *k, const tva_problem *p) {
-  int per_key = p->mask_strides[2] == 0;
-  int dense = !per_key && (p->mask_strides[3] == 1 || p->key_length == 1);
+  int per_key = p->mask_strides[2] == 0 || p->query_length == 1;
+  int dense = p->mask_strides[3] == 1 || p->key_length == 1;
   if (k->head_dim != p->head_dim || k->value_dim != p->value_dim || k->dtype != p->dtype) return 0;
   if (k->kv_dtype != p->kv_dtype || k->causal != (p->causal != TVA_NOT_CAUSAL)) return 0;
   if (k->windowed != p->windowed || k->softcap != (p->softcap != 0)) return 0;
