@@ -60,7 +60,7 @@ def variant_kernels() -> list[ExportedKernel]:
             kernels.append((w, prefill_candidate(name, 4, 64 - 8 * n, dtype)))
     for dtype in dtypes:
         w = AttentionWorkload(
-            head_dim=48, value_dim=16, dtype=dtype, query_length=2, query_heads=4, kv_heads=2
+            head_dim=48, value_dim=80, dtype=dtype, query_length=2, query_heads=4, kv_heads=2
         )
         kernels.append((w, decode_candidate(4)))
     for w, candidate in kernels:
