@@ -22,8 +22,7 @@ __all__ = ["MACHINES", "build", "default_candidate", "design_space", "machine_pa
 
 
 def _neon(l1_kib: int, l2_kib: int, *, in_order: bool = False) -> MachineParameters:
-    # FMLA by element reads its scalar from a lane of a register, which a tile must leave room for.
-    return MachineParameters(4, 32, False, l1_kib << 10, l2_kib << 10, in_order)
+    return MachineParameters(4, 32, False, l1_kib << 10, l2_kib << 10, in_order, True)
 
 
 # By micro-architecture; "aarch64" is any other. Where a core comes in sizes or cores share a cache, the
@@ -44,18 +43,20 @@ MACHINES = {
 
 @dataclass(frozen=True, slots=True)
 class _DefaultTiles:
-    """A register tile and how many strips of queries, as wide as its vectors, make a task."""
+    """Register tiles of scores and values and how many strips of queries, as wide as they, make a task."""
 
-    rows: int
+    score_rows: int
+    value_rows: int
     vectors: int
-    strips: int
-    long_strips: int
+    strips: int = 4
+    long_strips: int = 8
 
 
-# 24 accumulators, three vectors and a scalar fill the registers. In order, the next step's vectors are
-# loaded while this one's are in use: 16 accumulators leave room for both.
-_OUT_OF_ORDER = _DefaultTiles(rows=8, vectors=3, strips=4, long_strips=8)
-_IN_ORDER = _DefaultTiles(rows=8, vectors=2, strips=4, long_strips=8)
+# Four steps of a score tile come by one load a row, into as many registers as it has rows: 18 accumulators,
+# 6 of keys and 3 of queries fill them; of a value tile 24, 2 and 3. In order, what comes next is loaded while
+# this is in use: 16 accumulators leave room for it.
+_OUT_OF_ORDER = _DefaultTiles(score_rows=6, value_rows=8, vectors=3)
+_IN_ORDER = _DefaultTiles(score_rows=8, value_rows=8, vectors=2)
 _KEY_BLOCKS = (192, 128, 96, 64)
 
 
@@ -88,33 +89,35 @@ def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -
         return _split_kv(workload, rows)
     tiles = _IN_ORDER if machine.in_order else _OUT_OF_ORDER
     strip, copies = tiles.vectors * machine.lanes, int(converts(workload))
-    scores = {"score_rows": tiles.rows, "score_vectors": tiles.vectors, "pack_key": copies}
+    # Masks are transposed by tiles of four keys.
+    rows_of_scores = 4 if workload.mask_dense and tiles.score_rows % 4 else tiles.score_rows
+    scores = {"score_rows": rows_of_scores, "score_vectors": tiles.vectors, "pack_key": copies}
     if workload.output == "weights":
         return Candidate.of("weights", {**scores, "query_block": tiles.strips * strip})
     assert workload.value_dim is not None
-    value_rows = max(r for r in ROWS if r <= min(tiles.rows, workload.value_dim))
+    value_rows = max(r for r in ROWS if r <= min(tiles.value_rows, workload.value_dim))
     decisions = scores | {"value_rows": value_rows, "value_vectors": tiles.vectors}
     long = workload.length_class == "long"
     if running_serves(workload):
         decisions |= {
             "query_block": strip,
             "query_strips": tiles.long_strips if long else tiles.strips,
-            "key_block": _key_block(workload, machine),
+            "key_block": _key_block(workload, machine, rows_of_scores),
             "value_columns_outer": 0,
             "pack_value": int(long or workload.masks or converts(workload)),
         }
         return Candidate.of("running", decisions)
     decisions |= {"query_block": 2 * strip, "value_columns_outer": 1, "pack_value": copies}
     if long:
-        blocks = {"key_block": _key_block(workload, machine), "pack_value": 1}
+        blocks = {"key_block": _key_block(workload, machine, rows_of_scores), "pack_value": 1}
         return Candidate.of("blocks_and_merge", decisions | blocks)
     return Candidate.of("row_block", decisions | {"queries_along_lanes": 1})
 
 
-def _key_block(w: AttentionWorkload, machine: MachineParameters) -> int:
-    """Keys whose float32 rows take half of L1: all strips of a task read them."""
-    fitting = [n for n in _KEY_BLOCKS if 2 * n * w.head_dim * 4 <= machine.l1]
-    return fitting[0] if fitting else _KEY_BLOCKS[-1]
+def _key_block(w: AttentionWorkload, machine: MachineParameters, rows: int) -> int:
+    """Keys whose float32 rows take half of L1, whole score tiles: all strips of a task read them."""
+    whole = [n for n in _KEY_BLOCKS if n % rows == 0]
+    return next((n for n in whole if 2 * n * w.head_dim * 4 <= machine.l1), whole[-1])
 
 
 def _split_kv(w: AttentionWorkload, rows: int) -> Candidate:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class MachineParameters:
     """lanes: float32 lanes of a vector register; registers: vector registers; broadcast_operand: whether an
     FMA can broadcast a scalar from memory without a register for it; l1, l2: data cache bytes of a core;
-    in_order: whether the core starts instructions in program order, so that a loop must load ahead."""
+    in_order: whether the core starts instructions in program order, so that a loop must load ahead;
+    element_operand: whether an FMA can take its scalar from a lane of a vector register."""
 
     lanes: int
     registers: int
@@ -17,3 +18,4 @@ class MachineParameters:
     l1: int
     l2: int
     in_order: bool = False
+    element_operand: bool = False

@@ -18,7 +18,15 @@ from attention_bounds import assert_near, score_size
 from numpy.typing import NDArray
 
 from tvm_attention import reference
-from tvm_attention.export.archive import ABI, CAUSAL, DTYPES, STATUSES, Problem, _set_options, _strides
+from tvm_attention.export.archive import (
+    ABI,
+    CAUSAL,
+    DTYPES,
+    STATUSES,
+    Problem,
+    _set_options,
+    _strides,
+)
 from tvm_attention.export.building import export_kernels
 from tvm_attention.export.chosen import ExportedKernel
 from tvm_attention.export.toolchain import find_toolchain
@@ -45,7 +53,7 @@ needs_qemu = pytest.mark.skipif(
 
 
 class _Call(ctypes.Structure):
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("problem", Problem),
         ("target", ctypes.c_char * 64),
         ("bytes", ctypes.c_int64 * len(ARRAYS)),
@@ -54,7 +62,7 @@ class _Call(ctypes.Structure):
 
 
 class _Answer(ctypes.Structure):
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("status", ctypes.c_int32),
         ("guard", ctypes.c_int32),
         ("workspace", ctypes.c_int64),
@@ -139,9 +147,7 @@ def _read(call: ExportedCall, file: Any) -> Outcome:
     )  # fmt: skip
 
 
-def build_archive(
-    kernels: Mapping[str, Sequence[ExportedKernel]], folder: Path
-) -> Path:
+def build_archive(kernels: Mapping[str, Sequence[ExportedKernel]], folder: Path) -> Path:
     export_kernels(kernels, {a: find_toolchain(a) for a in kernels}, folder)
     return folder
 

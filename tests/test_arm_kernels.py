@@ -17,8 +17,12 @@ from exported_calls import (
     call_of,
     needs_qemu,
 )
+from hot_loops import hot_loops
 
+from tvm_attention.export.building import SHARED, export
 from tvm_attention.export.chosen import ExportedKernel, kernel_for
+from tvm_attention.export.objects import write_object
+from tvm_attention.export.toolchain import find_toolchain
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.schedules import Candidate
 from tvm_attention.target import named_target
@@ -78,13 +82,14 @@ VARIANTS = variant_kernels()
 
 def default_kernels() -> list[ExportedKernel]:
     targets = sorted({t for targets in CORES.values() for t in targets})
-    return [
+    kernels = [
         kernel_for(f"tvk_d{i}_{target}", w, named_target(target))
         for i, w in enumerate(DEFAULTS)
         for n, target in enumerate(targets)
         # All of them for one target without and one with half precision, some for each other.
         if target in ("cortex_a53", "neoverse_n2") or (i + n) % 4 == 0
     ]
+    return sorted(kernels, key=lambda k: -len(k.target.features))  # as an export has them
 
 
 DEFAULT_KERNELS = default_kernels()
@@ -99,7 +104,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
 
 def cases(w: AttentionWorkload) -> list[AttentionWorkload]:
     decodes = w.length_class.startswith("decode")
-    heads = {"query_heads": 2 * w.group, "kv_heads": 2} if decodes else {"query_heads": 4, "kv_heads": 2}
+    heads = (
+        {"query_heads": 2 * w.group, "kv_heads": 2}
+        if decodes
+        else {"query_heads": 4, "kv_heads": 2}
+    )
     lengths = DECODE_LENGTHS if decodes else LENGTHS
     most = max(1, w.query_length) if decodes else 1 << 30
     return [
@@ -130,3 +139,68 @@ def test_default_schedules(program: Program, core: str, tmp_path: Path) -> None:
     kernels = [k for k in DEFAULT_KERNELS if k.target.name in CORES[core]]
     assert len(kernels) >= 2
     check(program.on(core), kernels, tmp_path)
+
+
+PLAIN = AttentionWorkload(head_dim=64)
+
+
+@pytest.mark.parametrize(
+    ("core", "target"),
+    [("cortex-a53", "cortex_a53"), ("cortex-a72", "cortex_a53"), ("max", "neoverse_n2")],
+)
+def test_the_kernel_that_needs_most_of_what_there_is_is_taken(
+    program: Program, core: str, target: str, tmp_path: Path
+) -> None:
+    case = replace(PLAIN, query_length=9, key_length=70, query_heads=2, kv_heads=2)
+    call, tensors, options = call_of(case)
+    [outcome] = program.on(core).run([call], tmp_path)
+    [expected] = [
+        k.name for k in DEFAULT_KERNELS if k.workload == PLAIN and k.target.name == target
+    ]
+    assert outcome.kernel == expected
+    assert_right(outcome, case, tensors, options)
+
+
+def test_a_kernel_is_refused_where_features_are_missing(program: Program, tmp_path: Path) -> None:
+    case = replace(PLAIN, query_length=9, key_length=70, query_heads=2, kv_heads=2)
+    call, _, _ = call_of(case, target="neoverse_n2")
+    for core, lacking in (("cortex-a72", "bf16"), ("neoverse-n1", "sve2")):
+        [outcome] = program.on(core).run([call], tmp_path)
+        assert outcome.status == "PROCESSOR"
+        assert lacking in outcome.message
+        assert "export for a target without them" in outcome.message
+
+
+def test_a_static_program_is_small(tmp_path: Path) -> None:
+    """The example with kernels for two cores."""
+    export([PLAIN], ["cortex-a72", "cortex-a53"], tmp_path)
+    example = Path(__file__).parent.parent / "examples" / "c" / "attention.c"
+    program = build_program(tmp_path, "aarch64", example, tmp_path / "example", "-static", "-s")
+    assert program.path.stat().st_size <= 1 << 20
+    assert (tmp_path / "aarch64" / SHARED).stat().st_size <= 400 << 10
+    done = program.on("cortex-a72").start("2")
+    assert done.returncode == 0, done.stderr
+    assert "kernel tvk0" in done.stdout
+    shared = tmp_path / "shared"
+    find_toolchain("aarch64").link(
+        shared, [example, tmp_path / "aarch64" / SHARED], f"-I{tmp_path / 'include'}", "-std=c99", "-lm",
+        f"-Wl,-rpath,{tmp_path / 'aarch64'}",
+    )  # fmt: skip
+    done = Program(shared).on("cortex-a53").start()
+    assert done.returncode == 0, done.stderr
+    assert "kernel tvk1" in done.stdout
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True, "key_length": 2048, "head_dim": 128}])
+def test_the_hot_loops_are_multiply_adds(options: dict[str, object], tmp_path: Path) -> None:
+    """Of the full tiles of both products, loads counted: 18 accumulators by 4 steps, and 24 by 1."""
+    w = AttentionWorkload(**{"head_dim": 64, **options})  # type: ignore[arg-type]
+    write_object(kernel_for("tvk", w, named_target("cortex-a72")), tmp_path / "kernel.o")
+    loops = hot_loops(tmp_path / "kernel.o")
+    scores = [loop for loop in loops if loop.fmla == 72]
+    values = [loop for loop in loops if loop.fmla == 24 and loop.loads < 8]
+    assert len(scores) == 1
+    assert len(values) == 1
+    for loop in (*scores, *values):
+        assert loop.fmla >= 0.85 * loop.vector
+        assert loop.fmla == loop.vector - loop.loads

@@ -42,7 +42,9 @@ DECODE = AttentionWorkload(head_dim=64, query_length=1, query_heads=8, kv_heads=
 MASKED = AttentionWorkload(
     head_dim=64, mask="bool", ragged=True, output="attention_and_lse", key_length=100, causal=True
 )
-HALF = AttentionWorkload(head_dim=40, value_dim=72, dtype="bfloat16", mask="float32", window=(20, 9))
+HALF = AttentionWorkload(
+    head_dim=40, value_dim=72, dtype="bfloat16", mask="float32", window=(20, 9)
+)
 WORKLOADS = (PLAIN, DECODE, MASKED, HALF)
 EXAMPLE = Path(__file__).parent.parent / "examples" / "c"
 
@@ -259,12 +261,16 @@ def test_it_is_small_and_needs_only_libc(small: Path) -> None:
     assert set(inside.stdout.split()) - {"whole.o:"} == set(names.stdout.split())
 
 
-@pytest.mark.parametrize("language", [("-xc", "-std=c99"), ("-xc", "-std=c11"), ("-xc++", "-std=c++11")])
+@pytest.mark.parametrize(
+    "language", [("-xc", "-std=c99"), ("-xc", "-std=c11"), ("-xc++", "-std=c++11")]
+)
 def test_the_header_is_plain_c(small: Path, language: tuple[str, ...], tmp_path: Path) -> None:
     if language[0] == "-xc++" and shutil.which("c++") is None:
         pytest.skip("needs a C++ compiler (c++)")
     source = tmp_path / "includes"
-    source.write_text('#include "tvm_attention.h"\nint main(void) { return (int)tva_abi() - TVA_ABI; }\n')
+    source.write_text(
+        '#include "tvm_attention.h"\nint main(void) { return (int)tva_abi() - TVA_ABI; }\n'
+    )
     flags = (*language, "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only")
     subprocess.run(["cc", *flags, f"-I{small / 'include'}", str(source)], check=True)
 
@@ -322,7 +328,9 @@ def test_openmp_is_a_launcher(small: Path, tmp_path: Path) -> None:
     source = tmp_path / "openmp.c"
     text = (EXAMPLE / "attention.c").read_text()
     assert text.count("problem.launch = tva_pool_launch;") == 1
-    source.write_text(text.replace("problem.launch = tva_pool_launch;", "problem.launch = tva_openmp_launch;"))
+    source.write_text(
+        text.replace("problem.launch = tva_pool_launch;", "problem.launch = tva_openmp_launch;")
+    )
     done = build_program(small, "x86_64", source, tmp_path / "openmp", "-fopenmp").start("2")
     assert done.returncode == 0, done.stderr
 

@@ -148,7 +148,9 @@ def test_a_library_of_another_architecture_is_refused(
 ) -> None:
     other = "aarch64" if architecture() == "x86_64" else "x86_64"
     monkeypatch.setattr(loader.platform, "machine", lambda: other)
-    with pytest.raises(ArchiveError, match=f"expected an archive for {other}, it has {architecture()}"):
+    with pytest.raises(
+        ArchiveError, match=f"expected an archive for {other}, it has {architecture()}"
+    ):
         Archive.open(copy)
     with pytest.raises(ArchiveError, match=f"got one for {architecture()}"):
         Archive.open(copy / architecture())
@@ -206,7 +208,9 @@ def test_workloads_refused(workload: AttentionWorkload, why: str) -> None:
 def test_workloads_as_text_are_read_back() -> None:
     for workload in (
         PLAIN,
-        AttentionWorkload(head_dim=40, value_dim=8, causal=True, window=(3, -1), softcap=True, mask="bool"),
+        AttentionWorkload(
+            head_dim=40, value_dim=8, causal=True, window=(3, -1), softcap=True, mask="bool"
+        ),
     ):
         assert AttentionWorkload.from_text(workload_text(workload)) == workload
 
@@ -229,9 +233,15 @@ def test_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--workload", "head_dim=64", "--targets", ","], "at least one workload and one target"),
         (["--workload", "head_dim=64", "--targets", "pentium"], "pentium"),
-        (["--workload", "head_dim=64", "--targets", "x86-64-v2", "--compiler", "gcc"], "ARCHITECTURE="),
+        (
+            ["--workload", "head_dim=64", "--targets", "x86-64-v2", "--compiler", "gcc"],
+            "ARCHITECTURE=",
+        ),
         (["--workload", "head_dim=64,paged=true", "--targets", "x86-64-v2"], "paged"),
-        (["--workload", "head_dim=64", "--targets", "x86-64-v2", "--compiler", "x86_64=false"], "failed"),
+        (
+            ["--workload", "head_dim=64", "--targets", "x86-64-v2", "--compiler", "x86_64=false"],
+            "failed",
+        ),
     ],
 )
 def test_commands_refused(

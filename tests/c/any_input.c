@@ -7,7 +7,7 @@
 
 #include "tvm_attention.h"
 
-enum { MOST_BYTES = 1 << 20, STATUSES = 10 };
+enum { MOST_ELEMENTS = 1 << 18, TOO_MANY = 1 << 30, MOST_WORKSPACE = 1 << 24, STATUSES = 10 };
 
 static uint64_t state;
 static uint32_t drawn(uint32_t below) {
@@ -28,7 +28,8 @@ static float strange_number(void) {
   return numbers[drawn(sizeof numbers / sizeof *numbers)];
 }
 
-static tva_strides strides_of(int64_t heads, int64_t rows, int64_t dim) {
+static tva_strides strides_of(int32_t all_heads, int32_t all_rows, int64_t dim) {
+  int64_t heads = all_heads % 100, rows = all_rows % 100; /* of sizes that are computed, exact */
   tva_strides s = {0, 0, 0};
   switch (drawn(6)) {
     case 0: s.head = dim, s.row = heads * dim, s.batch = rows * heads * dim; break; /* (batch, row, head, dim) */
@@ -69,14 +70,14 @@ static tva_problem problem_drawn(void) {
   return p;
 }
 
-/* Bytes that strides reach; more than MOST_BYTES for what is not worth having. */
+/* Bytes that strides reach; TOO_MANY for what is not worth having. */
 static int64_t reach(const int64_t *extents, const int64_t *strides, int count, int64_t last, int64_t size) {
   int64_t end = last;
   for (int i = 0; i < count; ++i) {
     if (extents[i] <= 0) return 0;
-    if (extents[i] > 1 && strides[i] > MOST_BYTES) return MOST_BYTES + 1;
+    if (extents[i] > 1 && strides[i] > MOST_ELEMENTS) return TOO_MANY;
     end += (extents[i] - 1) * (extents[i] > 1 ? strides[i] : 0);
-    if (end > MOST_BYTES) return MOST_BYTES + 1;
+    if (extents[i] > MOST_ELEMENTS || end > MOST_ELEMENTS) return TOO_MANY;
   }
   return end * size;
 }
@@ -95,21 +96,21 @@ static void *numbers(int64_t bytes) {
 
 /* Runs what was prepared, if its arrays are small; -1 if they are not. */
 static int run(const tva_problem *p, const tva_prepared *prepared) {
-  int64_t kv = p->kv_heads ? p->kv_heads : p->query_heads;
+  int64_t kv = p->kv_heads ? p->kv_heads : p->query_heads, dim = p->head_dim, out = p->value_dim ? p->value_dim : dim;
   int64_t mask[] = {p->batch, p->query_heads, p->query_length, p->key_length}, lse[] = {p->batch, p->query_heads};
   int64_t rows[] = {p->lse.batch, p->lse.head};
   if (!rows[0] && !rows[1]) rows[1] = p->query_length, rows[0] = (int64_t)p->query_heads * p->query_length;
-  int64_t bytes[] = {tensor(&p->query, p->batch, p->query_heads, p->query_length, 64),
-                     tensor(&p->key, p->batch, kv, p->key_length, 64),
-                     tensor(&p->value, p->batch, kv, p->key_length, 64),
-                     tensor(&p->out, p->batch, p->query_heads, p->query_length, 64),
+  int64_t bytes[] = {tensor(&p->query, p->batch, p->query_heads, p->query_length, dim),
+                     tensor(&p->key, p->batch, kv, p->key_length, dim),
+                     tensor(&p->value, p->batch, kv, p->key_length, out),
+                     tensor(&p->out, p->batch, p->query_heads, p->query_length, out),
                      p->mask_dtype ? reach(mask, p->mask_strides, 4, 1, 1) : 0,
                      p->has_kv_lengths ? 4 * (int64_t)p->batch : 0,
                      p->has_lse ? reach(lse, rows, 2, p->query_length, 4) : 0};
   size_t needed = tva_workspace_bytes(prepared), given = drawn(8) ? needed : drawn(1 + (uint32_t)(needed % 100000));
   for (size_t i = 0; i < sizeof bytes / sizeof *bytes; ++i)
-    if (bytes[i] > 4 * MOST_BYTES) return -1;
-  if (needed > 16 * MOST_BYTES) return -1;
+    if (bytes[i] >= TOO_MANY) return -1;
+  if (needed > MOST_WORKSPACE) return -1;
   void *at[7], *workspace = drawn(16) ? malloc(given) : NULL;
   for (int i = 0; i < 7; ++i) at[i] = drawn(60) ? numbers(bytes[i]) : NULL;
   for (int32_t b = 0; at[5] && p->has_kv_lengths && b < p->batch; ++b)

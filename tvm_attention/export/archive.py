@@ -1,7 +1,7 @@
 """Loads an exported archive with NumPy and ctypes alone; a copy of this file lies beside every archive.
 
-    archive = Archive.open("DIR")                  # the folder that `tvm-attention export -o DIR` wrote
-    out = archive.attention(query, key, value)     # (batch, heads, rows, dim) arrays
+archive = Archive.open("DIR")                  # the folder that `tvm-attention export -o DIR` wrote
+out = archive.attention(query, key, value)     # (batch, heads, rows, dim) arrays
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ArchiveError(RuntimeError):
 class Strides(ctypes.Structure):
     """tva_strides."""
 
-    _fields_ = [(name, ctypes.c_int64) for name in ("batch", "head", "row")]  # noqa: RUF012
+    _fields_ = [(name, ctypes.c_int64) for name in ("batch", "head", "row")]
 
 
 _INT, _FLOAT, _ADDRESS = ctypes.c_int32, ctypes.c_float, ctypes.c_void_p
@@ -48,9 +48,12 @@ _INT, _FLOAT, _ADDRESS = ctypes.c_int32, ctypes.c_float, ctypes.c_void_p
 class Problem(ctypes.Structure):
     """tva_problem."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("abi", ctypes.c_uint32),
-        *((n, _INT) for n in ("dtype", "head_dim", "value_dim", "batch", "query_heads", "kv_heads")),
+        *(
+            (n, _INT)
+            for n in ("dtype", "head_dim", "value_dim", "batch", "query_heads", "kv_heads")
+        ),
         *((n, _INT) for n in ("query_length", "key_length", "causal")),
         *((n, Strides) for n in ("query", "key", "value", "out")),
         *((n, _FLOAT) for n in ("scale", "softcap")),
@@ -68,13 +71,13 @@ class Problem(ctypes.Structure):
 class Prepared(ctypes.Structure):
     """tva_prepared."""
 
-    _fields_ = [("opaque", ctypes.c_uint64 * 224)]  # noqa: RUF012
+    _fields_ = [("opaque", ctypes.c_uint64 * 224)]
 
 
 class Arrays(ctypes.Structure):
     """tva_arrays."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         (name, _ADDRESS)
         for name in (
             "query", "key", "value", "out", "mask", "alibi_slopes", "sinks", "kv_lengths", "key_scale",
@@ -210,7 +213,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
             raise ArchiveError(f"{path}: expected a manifest of at most {_MOST_MANIFEST} bytes")
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise ArchiveError(f"{path}: expected a manifest, got what cannot be read: {error}") from error
+        raise ArchiveError(
+            f"{path}: expected a manifest, got what cannot be read: {error}"
+        ) from error
     if not isinstance(found, dict) or found.get("library") != LIBRARY:
         raise ArchiveError(f"{path}: expected a manifest of {LIBRARY}, got something else")
     if found.get("schema") != SCHEMA:
@@ -221,7 +226,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     kinds = {"architecture": str, "version": str, "abi": int, "files": dict, "kernels": list}
     for name, kind in kinds.items():
         if not isinstance(found.get(name), kind):
-            raise ArchiveError(f"{path}: expected {name} to be a {kind.__name__}, got {found.get(name)!r}")
+            raise ArchiveError(
+                f"{path}: expected {name} to be a {kind.__name__}, got {found.get(name)!r}"
+            )
     if found["abi"] != ABI:
         raise ArchiveError(f"{path}: expected ABI {ABI}, got {found['abi']}")
     return found
@@ -234,15 +241,19 @@ def checked_file(folder: Path, manifest: dict[str, Any], kind: str) -> Path:
         raise ArchiveError(f"{folder}: expected a {kind} library in the manifest, found none")
     if Path(said["name"]).name != said["name"]:
         raise ArchiveError(f"{folder}: expected a file of this folder, got {said['name']!r}")
-    path = folder / said["name"]
+    path: Path = folder / said["name"]
     try:
         content = path.read_bytes()
     except OSError as error:
         raise ArchiveError(f"{path}: expected the library of the manifest: {error}") from error
     if len(content) != said.get("bytes"):
-        raise ArchiveError(f"{path}: expected {said.get('bytes')} bytes, got {len(content)}: truncated?")
+        raise ArchiveError(
+            f"{path}: expected {said.get('bytes')} bytes, got {len(content)}: truncated?"
+        )
     if hashlib.sha256(content).hexdigest() != said.get("sha256"):
-        raise ArchiveError(f"{path}: its content is not what the manifest was written for; export anew")
+        raise ArchiveError(
+            f"{path}: its content is not what the manifest was written for; export anew"
+        )
     return path
 
 

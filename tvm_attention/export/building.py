@@ -74,7 +74,9 @@ def export_kernels(
             built = _libraries(toolchains[architecture], kernels, Path(name), progress)
             own = folder / architecture
             own.mkdir(parents=True, exist_ok=True)
-            placed = {kind: Path(shutil.copy(path, own / path.name)) for kind, path in built.items()}
+            placed = {
+                kind: Path(shutil.copy(path, own / path.name)) for kind, path in built.items()
+            }
         text = json.dumps(manifest(architecture, kernels, placed), indent=1)
         (own / MANIFEST).write_text(text + "\n")
         _package_file("tvm_attention.pc", own / "pkgconfig")

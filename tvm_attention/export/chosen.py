@@ -16,7 +16,14 @@ from tvm_attention.target import HardwareTarget, cut_down, detect_target, named_
 from tvm_attention.workload import AttentionWorkload
 
 NATIVE = "native"  # this machine, as detected
-_IMPLEMENTERS = {"ARM": 0x41, "Cavium": 0x43, "Fujitsu": 0x46, "Nvidia": 0x4E, "Apple": 0x61, "Ampere": 0xC0}
+_IMPLEMENTERS = {
+    "ARM": 0x41,
+    "Cavium": 0x43,
+    "Fujitsu": 0x46,
+    "Nvidia": 0x4E,
+    "Apple": 0x61,
+    "Ampere": 0xC0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,9 @@ def _target(name: str) -> HardwareTarget:
 
 def _check(w: AttentionWorkload) -> None:
     if w.paged:
-        raise UnsupportedError("paged: archives have no pages yet; export contiguous keys and values")
+        raise UnsupportedError(
+            "paged: archives have no pages yet; export contiguous keys and values"
+        )
     if w.output == "weights":
         raise UnsupportedError(
             "output: expected attention or attention_and_lse, got weights, which archives do not have"

@@ -23,7 +23,12 @@ def write_object(kernel: ExportedKernel, path: Path) -> None:
     machine = schedules.machine_parameters(kernel.target)
     try:
         schedule = schedules.build(kernel.workload, machine, kernel.source.candidate)
-        lowered = lower(schedule.mod["main"], kernel.workload, all_in_workspace=True)
+        lowered = lower(
+            schedule.mod["main"],
+            kernel.workload,
+            element_operand=machine.element_operand,
+            all_in_workspace=True,
+        )
         parts = {"run": lowered.main, "workspace": lowered.workspace}
         functions = {
             f"{kernel.name}_{part}": function.with_attr("global_symbol", f"{kernel.name}_{part}")

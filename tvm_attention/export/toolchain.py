@@ -52,7 +52,9 @@ class Toolchain:
                 command, capture_output=True, text=True, timeout=_TIMEOUT, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise KernelBuildError(f"{self.architecture}: {shlex.join(command[:1])}: {error}") from error
+            raise KernelBuildError(
+                f"{self.architecture}: {shlex.join(command[:1])}: {error}"
+            ) from error
         if done.returncode:
             raise KernelBuildError(
                 f"{self.architecture}: {command[0]} failed ({done.returncode}): {done.stderr.strip()}"
@@ -69,7 +71,9 @@ def find_toolchain(architecture: str, compilers: Mapping[str, str] | None = None
     if given is not None:
         words = tuple(shlex.split(given))
         if not words or shutil.which(words[0]) is None:
-            raise KernelBuildError(f"{architecture}: expected a C compiler, got {given!r}, which is not there")
+            raise KernelBuildError(
+                f"{architecture}: expected a C compiler, got {given!r}, which is not there"
+            )
         return _around(architecture, words)
     for candidate in _usual(architecture):
         if shutil.which(candidate[0]) is not None:

@@ -17,6 +17,7 @@ from tvm_attention.compute import Bounds
 from tvm_attention.lowering.carrying import carry
 from tvm_attention.lowering.convention import Outputs, pointer_function
 from tvm_attention.lowering.distribution import distribute
+from tvm_attention.lowering.elements import by_element
 from tvm_attention.lowering.memory import (
     place_in_workspace,
     place_workers,
@@ -41,13 +42,18 @@ class LoweredKernel:
 
 
 def lower(
-    func: tirx.PrimFunc, workload: AttentionWorkload, *, all_in_workspace: bool = False
+    func: tirx.PrimFunc,
+    workload: AttentionWorkload,
+    *,
+    element_operand: bool = False,
+    all_in_workspace: bool = False,
 ) -> LoweredKernel:
     """Lower a scheduled kernel to a function of pointers and scalars.
 
     Parameters are the int64 addresses of query, key, value, out and a 64-byte aligned workspace, then
     :data:`SCALARS`, then the (batch, head, row) strides in elements of query, key, value and out as
     int64, then what the workload's features add (:func:`tvm_attention.arguments.extras`).
+    ``element_operand``: the machine's FMA takes scalars from lanes of vectors.
     ``all_in_workspace``: the workers' own tensors too, which TVM's runtime would otherwise provide.
     """
     blocks = _lower_blocks(tvm.IRModule({"main": func}))["main"]
@@ -61,6 +67,8 @@ def lower(
     transposition = Transposition(strides, dtypes)
     narrowing = Narrowing(symbols, bounds, workload.ragged, transposition)
     body = narrowing.rewrite(carry(outputs.redirect(blocks.body)), Scope())
+    if element_operand:
+        body = by_element(body)
     body = distribute(tiles_on_stack(body), symbols, workload, bounds)
     shared: list[Any] = []
     rest = statements(take_allocations(body, shared))
