@@ -15,75 +15,81 @@ enum { EAX, EBX, ECX, EDX };
 /* State that the system must save: bits of XCR0. */
 enum { NOTHING = 0, YMM = 0x6, ZMM = 0xe6, TILES = 0x60006 };
 
+enum { BASIC, EXTENDED, EXTENDED_1, FARTHER, LEAVES };
+
 static const struct {
   const char *name;
-  uint32_t leaf, subleaf;
-  int word, bit;
+  int leaf, word, bit;
   uint32_t state;
 } known[] = {
-    {"sse3", 1, 0, ECX, 0, NOTHING},
-    {"pclmul", 1, 0, ECX, 1, NOTHING},
-    {"ssse3", 1, 0, ECX, 9, NOTHING},
-    {"fma", 1, 0, ECX, 12, YMM},
-    {"cx16", 1, 0, ECX, 13, NOTHING},
-    {"sse4.1", 1, 0, ECX, 19, NOTHING},
-    {"sse4.2", 1, 0, ECX, 20, NOTHING},
-    {"movbe", 1, 0, ECX, 22, NOTHING},
-    {"popcnt", 1, 0, ECX, 23, NOTHING},
-    {"aes", 1, 0, ECX, 25, NOTHING},
-    {"xsave", 1, 0, ECX, 26, NOTHING},
-    {"avx", 1, 0, ECX, 28, YMM},
-    {"f16c", 1, 0, ECX, 29, YMM},
-    {"bmi", 7, 0, EBX, 3, NOTHING},
-    {"avx2", 7, 0, EBX, 5, YMM},
-    {"bmi2", 7, 0, EBX, 8, NOTHING},
-    {"avx512f", 7, 0, EBX, 16, ZMM},
-    {"avx512dq", 7, 0, EBX, 17, ZMM},
-    {"avx512ifma", 7, 0, EBX, 21, ZMM},
-    {"avx512cd", 7, 0, EBX, 28, ZMM},
-    {"avx512bw", 7, 0, EBX, 30, ZMM},
-    {"avx512vl", 7, 0, EBX, 31, ZMM},
-    {"avx512vbmi", 7, 0, ECX, 1, ZMM},
-    {"avx512vbmi2", 7, 0, ECX, 6, ZMM},
-    {"gfni", 7, 0, ECX, 8, NOTHING},
-    {"vaes", 7, 0, ECX, 9, YMM},
-    {"vpclmulqdq", 7, 0, ECX, 10, YMM},
-    {"avx512vnni", 7, 0, ECX, 11, ZMM},
-    {"avx512bitalg", 7, 0, ECX, 12, ZMM},
-    {"avx512vpopcntdq", 7, 0, ECX, 14, ZMM},
-    {"avx512vp2intersect", 7, 0, EDX, 8, ZMM},
-    {"amx-bf16", 7, 0, EDX, 22, TILES},
-    {"avx512fp16", 7, 0, EDX, 23, ZMM},
-    {"amx-tile", 7, 0, EDX, 24, TILES},
-    {"amx-int8", 7, 0, EDX, 25, TILES},
-    {"avxvnni", 7, 1, EAX, 4, YMM},
-    {"avx512bf16", 7, 1, EAX, 5, ZMM},
-    {"amx-fp16", 7, 1, EAX, 21, TILES},
-    {"avxifma", 7, 1, EAX, 23, YMM},
-    {"avxvnniint8", 7, 1, EDX, 4, YMM},
-    {"avxneconvert", 7, 1, EDX, 5, YMM},
-    {"avxvnniint16", 7, 1, EDX, 10, YMM},
-    {"sahf", 0x80000001, 0, ECX, 0, NOTHING},
-    {"lzcnt", 0x80000001, 0, ECX, 5, NOTHING},
-    {"sse4a", 0x80000001, 0, ECX, 6, NOTHING},
-    {"xop", 0x80000001, 0, ECX, 11, YMM},
-    {"fma4", 0x80000001, 0, ECX, 16, YMM},
-    {"tbm", 0x80000001, 0, ECX, 21, NOTHING},
+    {"sse3", BASIC, ECX, 0, NOTHING},
+    {"pclmul", BASIC, ECX, 1, NOTHING},
+    {"ssse3", BASIC, ECX, 9, NOTHING},
+    {"fma", BASIC, ECX, 12, YMM},
+    {"cx16", BASIC, ECX, 13, NOTHING},
+    {"sse4.1", BASIC, ECX, 19, NOTHING},
+    {"sse4.2", BASIC, ECX, 20, NOTHING},
+    {"movbe", BASIC, ECX, 22, NOTHING},
+    {"popcnt", BASIC, ECX, 23, NOTHING},
+    {"aes", BASIC, ECX, 25, NOTHING},
+    {"xsave", BASIC, ECX, 26, NOTHING},
+    {"avx", BASIC, ECX, 28, YMM},
+    {"f16c", BASIC, ECX, 29, YMM},
+    {"bmi", EXTENDED, EBX, 3, NOTHING},
+    {"avx2", EXTENDED, EBX, 5, YMM},
+    {"bmi2", EXTENDED, EBX, 8, NOTHING},
+    {"avx512f", EXTENDED, EBX, 16, ZMM},
+    {"avx512dq", EXTENDED, EBX, 17, ZMM},
+    {"avx512ifma", EXTENDED, EBX, 21, ZMM},
+    {"avx512cd", EXTENDED, EBX, 28, ZMM},
+    {"avx512bw", EXTENDED, EBX, 30, ZMM},
+    {"avx512vl", EXTENDED, EBX, 31, ZMM},
+    {"avx512vbmi", EXTENDED, ECX, 1, ZMM},
+    {"avx512vbmi2", EXTENDED, ECX, 6, ZMM},
+    {"gfni", EXTENDED, ECX, 8, NOTHING},
+    {"vaes", EXTENDED, ECX, 9, YMM},
+    {"vpclmulqdq", EXTENDED, ECX, 10, YMM},
+    {"avx512vnni", EXTENDED, ECX, 11, ZMM},
+    {"avx512bitalg", EXTENDED, ECX, 12, ZMM},
+    {"avx512vpopcntdq", EXTENDED, ECX, 14, ZMM},
+    {"avx512vp2intersect", EXTENDED, EDX, 8, ZMM},
+    {"amx-bf16", EXTENDED, EDX, 22, TILES},
+    {"avx512fp16", EXTENDED, EDX, 23, ZMM},
+    {"amx-tile", EXTENDED, EDX, 24, TILES},
+    {"amx-int8", EXTENDED, EDX, 25, TILES},
+    {"avxvnni", EXTENDED_1, EAX, 4, YMM},
+    {"avx512bf16", EXTENDED_1, EAX, 5, ZMM},
+    {"amx-fp16", EXTENDED_1, EAX, 21, TILES},
+    {"avxifma", EXTENDED_1, EAX, 23, YMM},
+    {"avxvnniint8", EXTENDED_1, EDX, 4, YMM},
+    {"avxneconvert", EXTENDED_1, EDX, 5, YMM},
+    {"avxvnniint16", EXTENDED_1, EDX, 10, YMM},
+    {"sahf", FARTHER, ECX, 0, NOTHING},
+    {"lzcnt", FARTHER, ECX, 5, NOTHING},
+    {"sse4a", FARTHER, ECX, 6, NOTHING},
+    {"xop", FARTHER, ECX, 11, YMM},
+    {"fma4", FARTHER, ECX, 16, YMM},
+    {"tbm", FARTHER, ECX, 21, NOTHING},
 };
 
-static uint32_t saved_state(void) {
-  uint32_t a, b, c, d, low, high;
-  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1)) return 0;
+static uint32_t saved_state(uint32_t basic_ecx) {
+  uint32_t low, high;
+  if (!(basic_ecx >> 27 & 1)) return 0;
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return low;
 }
 
-static int has(size_t i) {
-  uint32_t words[4];
-  if (!__get_cpuid_count(known[i].leaf, known[i].subleaf, &words[0], &words[1], &words[2], &words[3]))
-    return 0;
-  if (!(words[known[i].word] >> known[i].bit & 1)) return 0;
-  return known[i].state == NOTHING || (saved_state() & known[i].state) == known[i].state;
+static uint64_t detected(void) {
+  static const uint32_t leaves[LEAVES][2] = {{1, 0}, {7, 0}, {7, 1}, {0x80000001, 0}};
+  uint32_t words[LEAVES][4] = {{0}};
+  uint64_t found = 0;
+  for (int i = 0; i < LEAVES; ++i)
+    __get_cpuid_count(leaves[i][0], leaves[i][1], &words[i][EAX], &words[i][EBX], &words[i][ECX], &words[i][EDX]);
+  uint32_t state = saved_state(words[BASIC][ECX]);
+  for (size_t i = 0; i < sizeof known / sizeof *known; ++i)
+    if (words[known[i].leaf][known[i].word] >> known[i].bit & 1 && (state & known[i].state) == known[i].state)
+      found |= UINT64_C(1) << i;
+  return found;
 }
 
 uint32_t tvi_core(void) { return 0; }
@@ -104,7 +110,12 @@ static const struct {
     {"i8mm", AT_HWCAP2, 13},     {"bf16", AT_HWCAP2, 14},
 };
 
-static int has(size_t i) { return (int)(getauxval(known[i].vector) >> known[i].bit & 1); }
+static uint64_t detected(void) {
+  uint64_t found = 0;
+  for (size_t i = 0; i < sizeof known / sizeof *known; ++i)
+    found |= (uint64_t)(getauxval(known[i].vector) >> known[i].bit & 1) << i;
+  return found;
+}
 
 uint32_t tvi_core(void) {
   uint64_t identity;
@@ -116,6 +127,17 @@ uint32_t tvi_core(void) {
 #else
 #error "the archive's runtime is for x86-64 and aarch64"
 #endif
+
+#define DONE (UINT64_C(1) << 63)
+_Static_assert(sizeof known / sizeof *known < 63, "a bit each");
+
+/* Asked once: a virtual machine takes tens of microseconds to answer. */
+static int has(size_t i) {
+  static _Atomic uint64_t features;
+  uint64_t found = features;
+  if (!found) features = found = detected() | DONE;
+  return (int)(found >> i & 1);
+}
 
 static int listed(const char *list, const char *name, size_t length) {
   while (list && *list) {
