@@ -1,4 +1,7 @@
-/* A pool of POSIX threads. Workers look for new tasks for a moment, then sleep. */
+/* A pool of POSIX threads. Whoever has nothing to do looks for it for some 50 microseconds, then sleeps.
+ *
+ * A launch is published as a ticket, its number and how many tasks are left; taking a task counts the latter
+ * down. The task is read before that: if it was another launch's, counting down fails. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -6,75 +9,89 @@
 #include "kernels.h"
 
 #define MOST_THREADS 1024
-#define LOOKS 2000 /* before a worker sleeps: some ten microseconds */
+#if defined(__x86_64__)
+#define LOOKS 1000
+#define PAUSE() __builtin_ia32_pause()
+#else
+#define LOOKS 20000
+#define PAUSE() __asm__ volatile("yield")
+#endif
+
+typedef void (*pool_task)(void *, int);
 
 struct tva_pool {
-  pthread_mutex_t busy;  /* held by the one launch that has the pool */
-  pthread_mutex_t mutex; /* of all below */
-  pthread_cond_t work, idle;
-  void (*task)(void *, int);
-  void *data;
-  int tasks, next, unfinished, closing;
-  atomic_uint launches; /* read without the mutex by workers that are still looking */
-  int threads;          /* that were started; the caller of a launch is one more */
+  pthread_mutex_t busy; /* held by the one launch that has the pool */
+  _Atomic(pool_task) task;
+  _Atomic(void *) data;
+  _Atomic uint64_t ticket; /* launch << 32 | tasks that nobody has taken */
+  atomic_int unfinished, sleeping, waiting, closing;
+  pthread_mutex_t mutex; /* of sleep */
+  pthread_cond_t work, done;
+  int threads; /* that were started; the caller of a launch is one more */
   pthread_t workers[];
 };
 
-/* Takes tasks until none is left; the mutex is held before and after. */
-static void take_tasks(tva_pool *pool) {
-  while (pool->next < pool->tasks) {
-    int index = pool->next++;
-    void (*task)(void *, int) = pool->task;
-    void *data = pool->data;
-    pthread_mutex_unlock(&pool->mutex);
-    task(data, index);
-    pthread_mutex_lock(&pool->mutex);
-    if (--pool->unfinished == 0) pthread_cond_signal(&pool->idle);
-  }
-}
+static int any_left(tva_pool *pool) { return (uint32_t)pool->ticket != 0; }
 
-static void look_for_work(tva_pool *pool, unsigned seen) {
-  for (int i = 0; i < LOOKS && atomic_load(&pool->launches) == seen; ++i) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
+static void take_tasks(tva_pool *pool) {
+  for (;;) {
+    uint64_t ticket = pool->ticket;
+    if (!(uint32_t)ticket) return;
+    pool_task task = pool->task;
+    void *data = pool->data;
+    if (!atomic_compare_exchange_weak(&pool->ticket, &ticket, ticket - 1)) continue;
+    task(data, (int)(uint32_t)ticket - 1);
+    if (atomic_fetch_sub(&pool->unfinished, 1) == 1 && pool->waiting) {
+      pthread_mutex_lock(&pool->mutex);
+      pthread_cond_signal(&pool->done);
+      pthread_mutex_unlock(&pool->mutex);
+    }
   }
 }
 
 static void *work(void *argument) {
   tva_pool *pool = argument;
-  pthread_mutex_lock(&pool->mutex);
   while (!pool->closing) {
     take_tasks(pool);
-    unsigned seen = atomic_load(&pool->launches);
-    pthread_mutex_unlock(&pool->mutex);
-    look_for_work(pool, seen);
+    for (int i = 0; i < LOOKS && !any_left(pool) && !pool->closing; ++i) PAUSE();
+    if (any_left(pool)) continue;
     pthread_mutex_lock(&pool->mutex);
-    while (pool->next >= pool->tasks && !pool->closing) pthread_cond_wait(&pool->work, &pool->mutex);
+    ++pool->sleeping; /* before the last look: a launch that this look misses sees it */
+    while (!any_left(pool) && !pool->closing) pthread_cond_wait(&pool->work, &pool->mutex);
+    --pool->sleeping;
+    pthread_mutex_unlock(&pool->mutex);
   }
-  pthread_mutex_unlock(&pool->mutex);
   return 0;
+}
+
+static void wake(tva_pool *pool) {
+  if (!pool->sleeping) return;
+  pthread_mutex_lock(&pool->mutex);
+  pthread_cond_broadcast(&pool->work);
+  pthread_mutex_unlock(&pool->mutex);
 }
 
 int tva_pool_launch(void *user, int tasks, void (*task)(void *, int), void *data) {
   tva_pool *pool = user;
   if (!task) return -1;
-  if (!pool || !pool->threads || pthread_mutex_trylock(&pool->busy) != 0) {
+  if (!pool || !pool->threads || tasks < 1 || pthread_mutex_trylock(&pool->busy) != 0) {
     for (int i = 0; i < tasks; ++i) task(data, i);
     return 0;
   }
-  pthread_mutex_lock(&pool->mutex);
   pool->task = task;
   pool->data = data;
-  pool->next = 0;
-  pool->tasks = pool->unfinished = tasks;
-  atomic_fetch_add(&pool->launches, 1);
-  pthread_cond_broadcast(&pool->work);
+  pool->unfinished = tasks;
+  pool->ticket = ((pool->ticket >> 32) + 1) << 32 | (uint32_t)tasks;
+  wake(pool);
   take_tasks(pool);
-  while (pool->unfinished > 0) pthread_cond_wait(&pool->idle, &pool->mutex);
-  pthread_mutex_unlock(&pool->mutex);
+  for (int i = 0; i < LOOKS && pool->unfinished; ++i) PAUSE();
+  if (pool->unfinished) {
+    pthread_mutex_lock(&pool->mutex);
+    pool->waiting = 1;
+    while (pool->unfinished) pthread_cond_wait(&pool->done, &pool->mutex);
+    pool->waiting = 0;
+    pthread_mutex_unlock(&pool->mutex);
+  }
   pthread_mutex_unlock(&pool->busy);
   return 0;
 }
@@ -89,7 +106,7 @@ tva_status tva_pool_open(int threads, tva_pool **result) {
   pthread_mutex_init(&pool->busy, NULL);
   pthread_mutex_init(&pool->mutex, NULL);
   pthread_cond_init(&pool->work, NULL);
-  pthread_cond_init(&pool->idle, NULL);
+  pthread_cond_init(&pool->done, NULL);
   while (pool->threads < threads - 1) {
     if (pthread_create(&pool->workers[pool->threads], NULL, work, pool) != 0) {
       int started = pool->threads;
@@ -104,15 +121,12 @@ tva_status tva_pool_open(int threads, tva_pool **result) {
 
 void tva_pool_close(tva_pool *pool) {
   if (!pool) return;
-  pthread_mutex_lock(&pool->mutex);
   pool->closing = 1;
-  atomic_fetch_add(&pool->launches, 1);
-  pthread_cond_broadcast(&pool->work);
-  pthread_mutex_unlock(&pool->mutex);
+  wake(pool);
   for (int i = 0; i < pool->threads; ++i) pthread_join(pool->workers[i], NULL);
   pthread_mutex_destroy(&pool->busy);
   pthread_mutex_destroy(&pool->mutex);
   pthread_cond_destroy(&pool->work);
-  pthread_cond_destroy(&pool->idle);
+  pthread_cond_destroy(&pool->done);
   free(pool);
 }
