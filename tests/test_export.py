@@ -26,7 +26,7 @@ from exported_calls import (
 )
 
 import tvm_attention.export
-from tvm_attention.export.archive import ABI, STATUSES, Archive, Prepared, Problem
+from tvm_attention.export.archive import ABI, DTYPES, STATUSES, Archive, Prepared, Problem
 from tvm_attention.export.building import SHARED, STATIC, export, export_kernels
 from tvm_attention.export.chosen import chosen_kernels
 from tvm_attention.export.toolchain import Toolchain, find_toolchain
@@ -45,6 +45,7 @@ MASKED = AttentionWorkload(
 HALF = AttentionWorkload(
     head_dim=40, value_dim=72, dtype="bfloat16", mask="float32", window=(20, 9)
 )
+QUANTISED = AttentionWorkload(head_dim=64, kv_dtype="int8", causal="bottom_right")
 WORKLOADS = (PLAIN, DECODE, MASKED, HALF)
 EXAMPLE = Path(__file__).parent.parent / "examples" / "c"
 
@@ -60,7 +61,9 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("watched")
     plain = find_toolchain("x86_64")
     watched = Toolchain("x86_64", (*plain.compiler, *SANITIZERS), plain.objcopy, plain.archiver)
-    export_kernels(chosen_kernels(WORKLOADS, LEVELS["x86"]), {"x86_64": watched}, folder)
+    export_kernels(
+        chosen_kernels((*WORKLOADS, QUANTISED), LEVELS["x86"]), {"x86_64": watched}, folder
+    )
     return folder
 
 
@@ -134,6 +137,29 @@ def test_the_kernel_nearest_in_lengths_is_taken(program: Program, tmp_path: Path
     assert [o.kernel for o in outcomes] == [decode, prefill, prefill]
     for case, (_, tensors, options), outcome in zip(asked, calls, outcomes, strict=True):
         assert_right(outcome, case, tensors, options)
+
+
+@pytest.mark.parametrize("per_token", [False, True])
+def test_int8_keys_and_values(program: Program, per_token: bool, tmp_path: Path) -> None:
+    case = replace(
+        QUANTISED, kv_dtype=None, query_heads=4, kv_heads=2, query_length=9, key_length=130
+    )
+    call, tensors, options = call_of(case)
+    rng = np.random.default_rng(5)
+    shape = (1, 2, 130 if per_token else 1, 1)
+    for name in ("key", "value"):
+        stored = rng.integers(-127, 128, tensors[name].shape, np.int8)
+        scale = rng.uniform(0.005, 0.02, shape).astype(np.float32)
+        tensors[name] = stored * scale
+        call.arrays |= {name: stored, f"{name}_scale": scale}
+        # A batch of one: its stride is free.
+        setattr(call.problem, f"{name}_scale", (0, 130, 1) if per_token else (0, 1, 0))
+    call.problem.kv_dtype = DTYPES["int8"]
+    [outcome] = program.run([call], tmp_path)
+    assert_right(outcome, case, tensors, options)
+    del call.arrays["value_scale"]
+    [outcome] = program.run([call], tmp_path)
+    assert outcome.message == "value_scale: expected an address, got null"
 
 
 def changed(**fields: object) -> ExportedCall:
