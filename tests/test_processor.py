@@ -160,3 +160,22 @@ def test_local_without_cpuinfo_asks_archspec(
 
 def test_usable_cpus() -> None:
     assert usable_cpus()
+
+
+def test_arm_under_an_emulator_is_asked_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where /proc/cpuinfo is another machine's, features come from the hardware capabilities."""
+
+    class Library:
+        @staticmethod
+        def getauxval(vector: int) -> int:
+            return {16: 1 << 1 | 1 << 20, 26: 1 << 14}[vector]
+
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("vendor_id : GenuineIntel\nflags : sse2 avx2\nmodel name : Something\n")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    monkeypatch.setattr("ctypes.CDLL", lambda name: Library)
+    found = local_processor(tmp_path, cpuinfo)
+    assert (found.kind, found.micro_architecture, found.model) == ("arm", "aarch64", "")
+    assert found.features == {"neon", "dotprod", "bf16"}
