@@ -20,7 +20,6 @@ import psutil
 from tvm_attention.errors import UnsupportedError
 from tvm_attention.isa import ARM_CORES, MACHINES, llvm_features
 
-
 # Bits of AT_HWCAP (16) and AT_HWCAP2 (26), part of Linux's interface on ARM.
 _HWCAPS = {
     16: {
