@@ -9,11 +9,15 @@ from dataclasses import dataclass
 class MachineParameters:
     """lanes: float32 lanes of a vector register; registers: vector registers; broadcast_operand: whether an
     FMA can broadcast a scalar from memory without a register for it; l1, l2: data cache bytes of a core;
-    matrix_unit: whether it multiplies tiles of bfloat16 (AMX)."""
+    in_order: whether the core starts instructions in program order, so that a loop must load ahead;
+    element_operand: whether an FMA can take its scalar from a lane of a vector register; matrix_unit: whether
+    it multiplies tiles of bfloat16 (AMX)."""
 
     lanes: int
     registers: int
     broadcast_operand: bool
     l1: int
     l2: int
+    in_order: bool = False
+    element_operand: bool = False
     matrix_unit: bool = False

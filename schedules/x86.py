@@ -56,7 +56,7 @@ def machine_parameters(target: HardwareTarget) -> MachineParameters:
         level.broadcast_operand,
         target.l1d or level.l1,
         target.l2 or level.l2,
-        target.features >= MATRIX_UNIT,
+        matrix_unit=target.features >= MATRIX_UNIT,
     )
 
 

@@ -98,7 +98,7 @@ def test_a_cortex_a53_is_no_a72() -> None:
     flags = "fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid"
     found = read_processor("aarch64", arm_core("0xd03", flags))
     assert found.micro_architecture == "cortex_a53"
-    assert found.features == {"neon", "crc", "aes", "sha2"}
+    assert found.features == {"neon", "crc"}
 
 
 @pytest.mark.parametrize(
@@ -160,3 +160,22 @@ def test_local_without_cpuinfo_asks_archspec(
 
 def test_usable_cpus() -> None:
     assert usable_cpus()
+
+
+def test_arm_under_an_emulator_is_asked_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where /proc/cpuinfo is another machine's, features come from the hardware capabilities."""
+
+    class Library:
+        @staticmethod
+        def getauxval(vector: int) -> int:
+            return {16: 1 << 1 | 1 << 20, 26: 1 << 14}[vector]
+
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("vendor_id : GenuineIntel\nflags : sse2 avx2\nmodel name : Something\n")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    monkeypatch.setattr("ctypes.CDLL", lambda name: Library)
+    found = local_processor(tmp_path, cpuinfo)
+    assert (found.kind, found.micro_architecture, found.model) == ("arm", "aarch64", "")
+    assert found.features == {"neon", "dotprod", "bf16"}

@@ -99,7 +99,7 @@ def test_arm_host() -> None:
     assert target["mcpu"] == "cortex-a76"
     mattr = target["mattr"]
     assert isinstance(mattr, list)
-    assert {"+neon", "+dotprod", "-sve", "-aes"} <= set(mattr)
+    assert {"+neon", "+dotprod", "-sve", "-i8mm"} <= set(mattr)
 
 
 def test_facts_are_the_fields() -> None:

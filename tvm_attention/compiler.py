@@ -77,8 +77,9 @@ def build_module(workload: AttentionWorkload, target: HardwareTarget, candidate:
 
     schedules = schedules_for(target)
     try:
-        schedule = schedules.build(workload, schedules.machine_parameters(target), candidate)
-        lowered = lower(schedule.mod["main"], workload)
+        machine = schedules.machine_parameters(target)
+        schedule = schedules.build(workload, machine, candidate)
+        lowered = lower(schedule.mod["main"], workload, element_operand=machine.element_operand)
         functions = {
             "main": lowered.main,
             "workspace": lowered.workspace,

@@ -24,7 +24,8 @@ def _names(text: str) -> Mapping[str, str]:
 
 
 # Flags of /proc/cpuinfo that a code generator acts on, and LLVM's names for them. What is left out
-# (sha_ni, rdseed, clwb, ...) is reached only through intrinsics that no kernel here uses.
+# (sha_ni, rdseed, clwb, ARM's cryptography, which a Raspberry Pi 4 lacks, ...) is reached only through
+# intrinsics that no kernel here uses.
 FEATURE_NAMES: Mapping[str, Mapping[str, str]] = {
     "x86": _names(
         "pni=sse3 sse3 ssse3 sse4_1=sse4.1 sse4_2=sse4.2 popcnt cx16 lahf_lm=sahf abm=lzcnt movbe "
@@ -40,9 +41,11 @@ FEATURE_NAMES: Mapping[str, Mapping[str, str]] = {
     ),
     "arm": _names(
         "asimd=neon crc32=crc atomics=lse asimdrdm=rdm asimdhp=fullfp16 asimdfhm=fp16fml "
-        "asimddp=dotprod lrcpc=rcpc fcma=complxnum jscvt=jsconv i8mm bf16 aes sha2 sha3 sve sve2"
+        "asimddp=dotprod lrcpc=rcpc fcma=complxnum jscvt=jsconv i8mm bf16 sve sve2"
     ),
 }
+# Other names of archspec's micro-architectures.
+ALIASES: Mapping[str, str] = {"apple_m1": "m1", "apple_m2": "m2"}
 # What platform.machine() calls each kind, in lower case.
 MACHINES = {"x86": ("x86_64", "amd64"), "arm": ("aarch64", "arm64")}
 

@@ -6,6 +6,7 @@ names that promise more than the flags hold, and model numbers that belong to ot
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 from collections import Counter
@@ -19,6 +20,15 @@ import psutil
 from tvm_attention import matrix_unit
 from tvm_attention.errors import UnsupportedError
 from tvm_attention.isa import ARM_CORES, MACHINES, llvm_features
+
+# Bits of AT_HWCAP (16) and AT_HWCAP2 (26), part of Linux's interface on ARM.
+_HWCAPS = {
+    16: {
+        1: "asimd", 7: "crc32", 8: "atomics", 10: "asimdhp", 12: "asimdrdm", 13: "jscvt", 14: "fcma",
+        15: "lrcpc", 20: "asimddp", 22: "sve", 23: "asimdfhm",
+    },
+    26: {1: "sve2", 13: "i8mm", 14: "bf16"},
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +72,14 @@ def local_processor(sysfs: Path = Path("/sys"), cpuinfo: Path = Path("/proc/cpui
     """The processor this program runs on. Where there is no /proc/cpuinfo, archspec asks the
     operating system. Raises UnsupportedError for another machine than x86-64 or aarch64."""
     text = _read(cpuinfo)
+    machine = platform.machine()
+    if machine.lower() in MACHINES["arm"] and "Features" not in text:
+        # An emulator (qemu-user, as containers use it) shows the text of the machine below.
+        features = llvm_features("arm", _hardware_capabilities())
+        return Processor("arm", "aarch64", features, "")
     if text:
         board = _read(sysfs / "firmware/devicetree/base/model")
-        return _as_permitted(read_processor(platform.machine(), text, board))
+        return _as_permitted(read_processor(machine, text, board))
     host = archspec.cpu.host()
     kind = kind_of(host.family.name)
     features = llvm_features(kind, host.features)
@@ -77,6 +92,18 @@ def _as_permitted(found: Processor) -> Processor:
     if not found.features & matrix_unit.FEATURES or matrix_unit.permitted():
         return found
     return replace(found, features=found.features - matrix_unit.FEATURES)
+
+
+def _hardware_capabilities() -> list[str]:
+    """Flags as /proc/cpuinfo names them, from the C library's getauxval."""
+    ask = ctypes.CDLL(None).getauxval
+    ask.argtypes, ask.restype = (ctypes.c_ulong,), ctypes.c_ulong
+    return [
+        flag
+        for vector, flags in _HWCAPS.items()
+        for bit, flag in flags.items()
+        if ask(vector) >> bit & 1
+    ]
 
 
 def kind_of(machine: str) -> str:

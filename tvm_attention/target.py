@@ -13,6 +13,7 @@ from tvm_attention import environment, processor
 from tvm_attention.caches import Cores, read_cores
 from tvm_attention.errors import InvalidValueError, UnsupportedError
 from tvm_attention.isa import (
+    ALIASES,
     ARM_CORES,
     FEATURE_NAMES,
     LEVELS,
@@ -144,6 +145,7 @@ def named_target(name: str, cores: int = 1) -> HardwareTarget:
                 micro_architecture=asked.replace("-", "_"),
             )
     archspec_name = asked.replace("-", "_")
+    archspec_name = ALIASES.get(archspec_name, archspec_name)
     arm = next((flags for core, flags in ARM_CORES.values() if core == archspec_name), None)
     if arm is not None:
         return _named(archspec_name, "arm", "aarch64", llvm_features("arm", arm.split()), cores)

@@ -17,8 +17,14 @@ from tvm_attention.compute import Bounds
 from tvm_attention.lowering.carrying import carry
 from tvm_attention.lowering.convention import Outputs, pointer_function
 from tvm_attention.lowering.distribution import distribute
+from tvm_attention.lowering.elements import by_element
 from tvm_attention.lowering.matrix_unit import MatrixUnit
-from tvm_attention.lowering.memory import place_in_workspace, take_allocations, tiles_on_stack
+from tvm_attention.lowering.memory import (
+    place_in_workspace,
+    place_workers,
+    take_allocations,
+    tiles_on_stack,
+)
 from tvm_attention.lowering.narrowing import Narrowing
 from tvm_attention.lowering.spans import Scope
 from tvm_attention.lowering.statements import sequence, statements
@@ -36,12 +42,20 @@ class LoweredKernel:
     workspace: tirx.PrimFunc
 
 
-def lower(func: tirx.PrimFunc, workload: AttentionWorkload) -> LoweredKernel:
+def lower(
+    func: tirx.PrimFunc,
+    workload: AttentionWorkload,
+    *,
+    element_operand: bool = False,
+    all_in_workspace: bool = False,
+) -> LoweredKernel:
     """Lower a scheduled kernel to a function of pointers and scalars.
 
     Parameters are the int64 addresses of query, key, value, out and a 64-byte aligned workspace, then
     :data:`SCALARS`, then the (batch, head, row) strides in elements of query, key, value and out as
     int64, then what the workload's features add (:func:`tvm_attention.arguments.extras`).
+    ``element_operand``: the machine's FMA takes scalars from lanes of vectors.
+    ``all_in_workspace``: the workers' own tensors too, which TVM's runtime would otherwise provide.
     """
     blocks = _lower_blocks(tvm.IRModule({"main": func}))["main"]
     symbols = {p.name: p for p in blocks.params}
@@ -55,11 +69,16 @@ def lower(func: tirx.PrimFunc, workload: AttentionWorkload) -> LoweredKernel:
     transposition, matrix_unit = Transposition(strides, dtypes), MatrixUnit()
     narrowing = Narrowing(symbols, bounds, workload.ragged, transposition, matrix_unit)
     body = narrowing.rewrite(carry(outputs.redirect(blocks.body)), Scope())
+    if element_operand:
+        body = by_element(body)
     body = distribute(tiles_on_stack(body), symbols, workload, bounds)
     shared: list[Any] = []
     rest = statements(take_allocations(body, shared))
     workspace = tirx.Var("workspace_address", "int64")
     prologue, size = place_in_workspace(shared, workspace)
+    if all_in_workspace:
+        workers, own = place_workers(sequence(rest), workspace + size, symbols["threads"])
+        rest, size = [workers], size + own
     stmts = [*prologue, *rest]
     linked = matrix_unit.linked(transposition.linked(sequence(stmts)))
     main = pointer_function(blocks, linked, workspace, symbols, workload, outputs)

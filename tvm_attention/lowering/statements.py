@@ -28,7 +28,7 @@ def load_of(name: str, expression: Any) -> Any:
     """A load of the buffer of this name within an expression, or None."""
     if hasattr(expression, "indices"):
         return expression if expression.source.name == name else None
-    found = (load_of(name, child) for child in _children(expression))
+    found = (load_of(name, child) for child in children(expression))
     return next((load for load in found if load is not None), None)
 
 
@@ -36,11 +36,12 @@ def first_load(expression: Any, but: tuple[str, ...]) -> Any:
     """The first load within an expression of a buffer of none of these names, or None."""
     if hasattr(expression, "indices"):
         return None if expression.source.name in but else expression
-    found = (first_load(child, but) for child in _children(expression))
+    found = (first_load(child, but) for child in children(expression))
     return next((load for load in found if load is not None), None)
 
 
-def _children(expression: Any) -> list[Any]:
+def children(expression: Any) -> list[Any]:
+    """What an expression is made of, but for the indices of a load."""
     parts = ("a", "b", "value", "condition", "true_value", "false_value")
     children = [getattr(expression, part) for part in parts if hasattr(expression, part)]
     return [*children, *getattr(expression, "args", ())]

@@ -1,0 +1,136 @@
+"""The ARM schedules: NEON's 128-bit vectors, 32 registers, FMLA by element; defaults to start from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm_attention.schedules.candidate import Candidate
+from tvm_attention.schedules.cpu_space import (
+    ROWS,
+    converts,
+    decode_rows,
+    design_space,
+    running_serves,
+    split_kv_serves,
+)
+from tvm_attention.schedules.machine import MachineParameters
+from tvm_attention.target import HardwareTarget
+from tvm_attention.workload import AttentionWorkload
+
+__all__ = ["MACHINES", "build", "default_candidate", "design_space", "machine_parameters"]
+
+
+def _neon(l1_kib: int, l2_kib: int, *, in_order: bool = False) -> MachineParameters:
+    return MachineParameters(4, 32, False, l1_kib << 10, l2_kib << 10, in_order, True)
+
+
+# By micro-architecture; "aarch64" is any other. Where a core comes in sizes or cores share a cache, the
+# smallest that is common.
+MACHINES = {
+    "aarch64": _neon(32, 256),
+    "cortex_a53": _neon(32, 128, in_order=True),
+    "cortex_a55": _neon(32, 128, in_order=True),
+    "cortex_a72": _neon(32, 256),
+    "cortex_a76": _neon(64, 256),
+    "cortex_a78": _neon(32, 256),
+    "neoverse_n1": _neon(64, 1024),
+    "neoverse_v1": _neon(64, 1024),
+    "neoverse_n2": _neon(64, 512),
+    "m1": _neon(128, 3072),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _DefaultTiles:
+    """Register tiles of scores and values and how many strips of queries, as wide as they, make a task."""
+
+    score_rows: int
+    value_rows: int
+    vectors: int
+    strips: int = 4
+    long_strips: int = 8
+
+
+# Four steps of a score tile come by one load a row, into as many registers as it has rows: 18 accumulators,
+# 6 of keys and 3 of queries fill them; of a value tile 24, 2 and 3. In order, what comes next is loaded while
+# this is in use: 16 accumulators leave room for it.
+_OUT_OF_ORDER = _DefaultTiles(score_rows=6, value_rows=8, vectors=3)
+_IN_ORDER = _DefaultTiles(score_rows=8, value_rows=8, vectors=2)
+_KEY_BLOCKS = (192, 128, 96, 64)
+
+
+def machine_parameters(target: HardwareTarget) -> MachineParameters:
+    """The micro-architecture's parameters with the target's own cache sizes."""
+    core = MACHINES.get(target.micro_architecture, MACHINES["aarch64"])
+    return replace(core, l1=target.l1d or core.l1, l2=target.l2 or core.l2)
+
+
+def build(
+    workload: AttentionWorkload,
+    machine: MachineParameters,
+    candidate: Candidate,
+    fixed: Any = None,
+) -> Any:
+    """The TVM schedule of a candidate; ``fixed`` as in :func:`tvm_attention.schedules.cpu.build`."""
+    from tvm_attention.schedules import cpu
+
+    return cpu.build(workload, machine, candidate, fixed)
+
+
+def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -> Candidate:
+    """What runs where no record fits: the variants that x86 has by default, tiles counted out for NEON.
+
+    Split-KV to decode, otherwise running attention; where that does not serve, row-block up to about a
+    thousand keys and blocks-and-merge beyond.
+    """
+    rows = decode_rows(workload)
+    if rows is not None and split_kv_serves(workload, machine):
+        return _split_kv(workload, rows)
+    tiles = _IN_ORDER if machine.in_order else _OUT_OF_ORDER
+    strip, copies = tiles.vectors * machine.lanes, int(converts(workload))
+    # Masks are transposed by tiles of four keys.
+    rows_of_scores = 4 if workload.mask_dense and tiles.score_rows % 4 else tiles.score_rows
+    scores = {"score_rows": rows_of_scores, "score_vectors": tiles.vectors, "pack_key": copies}
+    if workload.output == "weights":
+        return Candidate.of("weights", {**scores, "query_block": tiles.strips * strip})
+    assert workload.value_dim is not None
+    value_rows = max(r for r in ROWS if r <= min(tiles.value_rows, workload.value_dim))
+    decisions = scores | {"value_rows": value_rows, "value_vectors": tiles.vectors}
+    long = workload.length_class == "long"
+    if running_serves(workload):
+        decisions |= {
+            "query_block": strip,
+            "query_strips": tiles.long_strips if long else tiles.strips,
+            "key_block": _key_block(workload, machine, rows_of_scores),
+            "value_columns_outer": 0,
+            "pack_value": int(long or workload.masks or converts(workload)),
+        }
+        return Candidate.of("running", decisions)
+    decisions |= {"query_block": 2 * strip, "value_columns_outer": 1, "pack_value": copies}
+    if long:
+        blocks = {"key_block": _key_block(workload, machine, rows_of_scores), "pack_value": 1}
+        return Candidate.of("blocks_and_merge", decisions | blocks)
+    return Candidate.of("row_block", decisions | {"queries_along_lanes": 1})
+
+
+def _key_block(w: AttentionWorkload, machine: MachineParameters, rows: int) -> int:
+    """Keys whose float32 rows take half of L1, whole score tiles: all strips of a task read them."""
+    whole = [n for n in _KEY_BLOCKS if n % rows == 0]
+    return next((n for n in whole if 2 * n * w.head_dim * 4 <= machine.l1), whole[-1])
+
+
+def _split_kv(w: AttentionWorkload, rows: int) -> Candidate:
+    """Accumulators of a value tile: at most 16, the rest of the registers for what is loaded."""
+    assert w.value_dim is not None
+    value_rows = min(rows, 4)
+    fitting = (v for v in (8, 4, 2, 1) if w.value_dim % (4 * v) == 0 and value_rows * v <= 16)
+    return Candidate.of(
+        "split_kv",
+        {
+            "score_keys": 4 if rows <= 4 else 2,
+            "value_rows": value_rows,
+            "value_vectors": next(fitting),
+            "streams": 4,
+        },
+    )

@@ -1,0 +1,395 @@
+"""Exported x86 archives: right at every level, kept promises in C, and what they refuse."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from exported_calls import (
+    ARRAYS,
+    C_SOURCES,
+    SANITIZERS,
+    ExportedCall,
+    Program,
+    assert_right,
+    build_program,
+    call_of,
+    needs_compiler,
+)
+
+import tvm_attention.export
+from tvm_attention.export.archive import ABI, DTYPES, STATUSES, Archive, Prepared, Problem
+from tvm_attention.export.building import SHARED, STATIC, export, export_kernels
+from tvm_attention.export.chosen import chosen_kernels
+from tvm_attention.export.toolchain import Toolchain, find_toolchain
+from tvm_attention.operands import geometry
+from tvm_attention.splits import splits
+from tvm_attention.target import LEVELS, detect_target, features_of
+from tvm_attention.workload import AttentionWorkload
+
+pytestmark = needs_compiler
+
+PLAIN = AttentionWorkload(head_dim=64)
+DECODE = AttentionWorkload(head_dim=64, query_length=1, query_heads=8, kv_heads=2)
+MASKED = AttentionWorkload(
+    head_dim=64, mask="bool", ragged=True, output="attention_and_lse", key_length=100, causal=True
+)
+HALF = AttentionWorkload(
+    head_dim=40, value_dim=72, dtype="bfloat16", mask="float32", window=(20, 9)
+)
+QUANTISED = AttentionWorkload(head_dim=64, kv_dtype="int8", causal="bottom_right")
+WORKLOADS = (PLAIN, DECODE, MASKED, HALF)
+EXAMPLE = Path(__file__).parent.parent / "examples" / "c"
+
+
+def runnable() -> list[str]:
+    host = detect_target().features
+    return [level for level in LEVELS["x86"] if features_of(level) <= host]
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every workload for every level, its runtime part watched by the sanitizers."""
+    folder = tmp_path_factory.mktemp("watched")
+    plain = find_toolchain("x86_64")
+    watched = Toolchain("x86_64", (*plain.compiler, *SANITIZERS), plain.objcopy, plain.archiver)
+    export_kernels(
+        chosen_kernels((*WORKLOADS, QUANTISED), LEVELS["x86"]), {"x86_64": watched}, folder
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def program(archive: Path) -> Program:
+    return build_program(archive, "x86_64", C_SOURCES / "calls.c", archive / "calls", *SANITIZERS)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `tvm-attention export` writes for one workload class at two levels."""
+    folder = tmp_path_factory.mktemp("small")
+    export([PLAIN], ["x86-64-v2", runnable()[-1]], folder)
+    return folder
+
+
+def cases(w: AttentionWorkload) -> list[AttentionWorkload]:
+    lengths = ((1, 1), (1, 300)) if w is DECODE else ((1, 1), (7, 90), (37, 211), (64, 520))
+    heads = {"query_heads": 8, "kv_heads": 2} if w is DECODE else {"query_heads": 4, "kv_heads": 2}
+    return [
+        replace(w, batch=1 + n % 2, query_length=rows, key_length=keys, **heads)
+        for n, (rows, keys) in enumerate(lengths)
+    ]
+
+
+@pytest.mark.parametrize("level", LEVELS["x86"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_right_at_every_level(program: Program, level: str, threads: int, tmp_path: Path) -> None:
+    if level not in runnable():
+        pytest.skip(f"this machine lacks {features_of(level) - detect_target().features}")
+    made = [
+        (case, *call_of(case, seed=n, threads=threads, target=level))
+        for n, case in enumerate(case for w in WORKLOADS for case in cases(w))
+    ]
+    outcomes = program.run([call for _, call, _, _ in made], tmp_path)
+    for (case, _, tensors, options), outcome in zip(made, outcomes, strict=True):
+        assert_right(outcome, case, tensors, options)
+
+
+def test_the_best_level_that_the_processor_has_is_taken(program: Program, tmp_path: Path) -> None:
+    call, tensors, options = call_of(cases(PLAIN)[1])
+    names = {level: f"tvk{2 - i}" for i, level in enumerate(LEVELS["x86"])}
+    for level in runnable():
+        above = {f for other in LEVELS["x86"] for f in features_of(other)} - features_of(level)
+        [outcome] = program.run([call], tmp_path, TVM_ATTENTION_WITHOUT=",".join(sorted(above)))
+        assert outcome.kernel == names[level]
+        assert_right(outcome, cases(PLAIN)[1], tensors, options)
+
+
+def test_a_kernel_is_refused_where_features_are_missing(program: Program, tmp_path: Path) -> None:
+    call, _, _ = call_of(cases(PLAIN)[1], target="x86-64-v4")
+    [outcome] = program.run([call], tmp_path, TVM_ATTENTION_WITHOUT="avx512bw,avx512vl")
+    assert outcome.status == "PROCESSOR"
+    assert "avx512bw, avx512vl" in outcome.message
+    call, _, _ = call_of(cases(PLAIN)[1])
+    [outcome] = program.run([call], tmp_path, TVM_ATTENTION_WITHOUT="ssse3")
+    assert outcome.status == "PROCESSOR"
+    assert "lacks (ssse3)" in outcome.message
+    call, _, _ = call_of(cases(PLAIN)[1], target="cortex_a72")
+    [outcome] = program.run([call], tmp_path)
+    assert outcome.status == "UNSUPPORTED"
+    assert "no kernel for cortex_a72" in outcome.message
+
+
+def test_the_kernel_nearest_in_lengths_is_taken(program: Program, tmp_path: Path) -> None:
+    one = replace(PLAIN, query_heads=8, kv_heads=2, query_length=1, key_length=40)
+    asked = [one, replace(one, query_length=2), replace(one, query_length=30)]
+    calls = [call_of(case, target="x86-64-v2") for case in asked]
+    outcomes = program.run([call for call, _, _ in calls], tmp_path)
+    prefill, decode = "tvk2", "tvk5"
+    assert [o.kernel for o in outcomes] == [decode, prefill, prefill]
+    for case, (_, tensors, options), outcome in zip(asked, calls, outcomes, strict=True):
+        assert_right(outcome, case, tensors, options)
+
+
+@pytest.mark.parametrize("per_token", [False, True])
+def test_int8_keys_and_values(program: Program, per_token: bool, tmp_path: Path) -> None:
+    case = replace(
+        QUANTISED, kv_dtype=None, query_heads=4, kv_heads=2, query_length=9, key_length=130
+    )
+    call, tensors, options = call_of(case)
+    rng = np.random.default_rng(5)
+    shape = (1, 2, 130 if per_token else 1, 1)
+    for name in ("key", "value"):
+        stored = rng.integers(-127, 128, tensors[name].shape, np.int8)
+        scale = rng.uniform(0.005, 0.02, shape).astype(np.float32)
+        tensors[name] = stored * scale
+        call.arrays |= {name: stored, f"{name}_scale": scale}
+        # A batch of one: its stride is free.
+        setattr(call.problem, f"{name}_scale", (0, 130, 1) if per_token else (0, 1, 0))
+    call.problem.kv_dtype = DTYPES["int8"]
+    [outcome] = program.run([call], tmp_path)
+    assert_right(outcome, case, tensors, options)
+    del call.arrays["value_scale"]
+    [outcome] = program.run([call], tmp_path)
+    assert outcome.message == "value_scale: expected an address, got null"
+
+
+def changed(**fields: object) -> ExportedCall:
+    call, _, _ = call_of(cases(MASKED)[1])
+    for name, value in fields.items():
+        place: object = call.problem
+        *path, last = name.split("__")
+        for part in path:
+            place = getattr(place, part)
+        setattr(place, last, value)
+    return call
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "said"),
+    [
+        ({"abi": 2}, "BAD_VALUE", "abi: expected"),
+        ({"dtype": 4}, "BAD_VALUE", "dtype: expected 1 to 3, got 4"),
+        ({"head_dim": 0}, "BAD_VALUE", "head_dim: expected 1 to 512, got 0"),
+        ({"head_dim": 63}, "UNSUPPORTED", "no kernel for head_dim 63"),
+        ({"dtype": 2}, "UNSUPPORTED", "float16"),
+        ({"softcap": 3.0}, "UNSUPPORTED", "softcap"),
+        ({"softcap": float("nan")}, "BAD_VALUE", "softcap: expected"),
+        ({"scale": float("inf")}, "BAD_VALUE", "scale: expected a finite number"),
+        ({"batch": -1}, "BAD_VALUE", "batch: expected 0 to"),
+        ({"kv_heads": 3}, "BAD_VALUE", "query_heads: expected a multiple of kv_heads, got 4 and 3"),
+        ({"key_length": 2**31 - 1}, "BAD_VALUE", "key_length: expected"),
+        ({"batch": 1 << 20, "query_length": 1 << 20}, "UNSUPPORTED", "rows of all heads"),
+        ({"threads": -1}, "BAD_VALUE", "threads: expected 1 to 1024"),
+        ({"causal": 3}, "BAD_VALUE", "causal: expected"),
+        ({"mask_dtype": 5}, "BAD_VALUE", "mask_dtype: expected"),
+        ({"out__row": 71, "out__head": 1}, "BAD_STRIDE", "out: expected distinct elements"),
+        ({"query__row": -64}, "BAD_STRIDE", "query: expected strides of 0 to"),
+        ({"key__head": 1 << 60}, "BAD_STRIDE", "key: expected strides of 0 to"),
+        ({"lse__head": 1, "lse__batch": 1}, "BAD_STRIDE", "lse: expected distinct elements"),
+    ],
+)  # fmt: skip
+def test_problems_refused(
+    program: Program, fields: dict[str, object], status: str, said: str, tmp_path: Path
+) -> None:
+    [outcome] = program.run([changed(**fields)], tmp_path)
+    assert outcome.status == status
+    assert said in outcome.message
+
+
+@pytest.mark.parametrize("missing", ["query", "key", "value", "out", "mask", "kv_lengths", "lse"])
+def test_null_pointers_are_refused(program: Program, missing: str, tmp_path: Path) -> None:
+    call = changed()
+    del call.arrays[missing]
+    [outcome] = program.run([call], tmp_path)
+    assert (outcome.status, outcome.message) == (
+        "NULL_POINTER", f"{missing}: expected an address, got null"
+    )  # fmt: skip
+
+
+def test_a_workspace_too_small_and_lengths_out_of_range_are_refused(
+    program: Program, tmp_path: Path
+) -> None:
+    call = changed()
+    call.workspace = -1
+    long = changed()
+    long.arrays["kv_lengths"] = np.full(2, 91, np.int32)
+    outcomes = program.run([call, long], tmp_path)
+    assert [o.status for o in outcomes] == ["WORKSPACE", "BAD_VALUE"]
+    assert re.search(r"expected \d+ bytes \(tva_workspace_bytes\), got \d+", outcomes[0].message)
+    assert "kv_lengths: expected 0 to 90, the keys that there are, got 91" in outcomes[1].message
+
+
+def test_no_keys_and_no_rows(program: Program, tmp_path: Path) -> None:
+    none = replace(cases(MASKED)[1], key_length=1)
+    call, _, _ = call_of(none)
+    call.problem.key_length = 0
+    for name in ("query", "key", "value", "mask", "kv_lengths"):
+        del call.arrays[name]
+    empty, _, _ = call_of(none)
+    empty.problem.query_length = 0
+    outcomes = program.run([call, empty], tmp_path)
+    assert [o.status for o in outcomes] == ["OK", "OK"]
+    assert outcomes[0].out is not None
+    assert outcomes[0].lse is not None
+    assert (outcomes[0].out == 0).all()
+    assert (outcomes[0].lse == -np.inf).all()
+    assert outcomes[1].out is not None
+    assert np.isnan(outcomes[1].out).all()  # untouched
+
+
+def test_anything_may_go_in(archive: Path, tmp_path: Path) -> None:
+    program = build_program(
+        archive, "x86_64", C_SOURCES / "any_input.c", tmp_path / "any", *SANITIZERS
+    )
+    for seed in ("1", "2"):
+        done = program.start(seed, "30000")
+        assert done.returncode == 0, done.stderr[-3000:]
+        *counts, computed = (int(n) for n in done.stdout.split())
+        assert computed > 300
+        seen = {STATUSES[i] for i, n in enumerate(counts) if n}
+        assert seen == set(STATUSES) - {"NOT_PREPARED", "FAILED", "NO_MEMORY", "PROCESSOR"}
+
+
+def test_what_c_is_promised(small: Path, tmp_path: Path) -> None:
+    wrapped = ("malloc", "calloc", "realloc", "posix_memalign", "pthread_create")
+    program = build_program(
+        small, "x86_64", C_SOURCES / "behaviour.c", tmp_path / "behaviour",
+        *(f"-Wl,--wrap={name}" for name in wrapped),
+    )  # fmt: skip
+    done = program.start()
+    assert (done.returncode, done.stdout) == (0, "holds\n"), done.stderr
+
+
+def test_it_is_small_and_needs_only_libc(small: Path) -> None:
+    library = small / "x86_64" / SHARED
+    assert library.stat().st_size <= 400 << 10
+    listed = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True)
+    needed = set(re.findall(r"NEEDED.*\[(.*)\]", listed.stdout))
+    assert needed <= {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"}
+    names = subprocess.run(
+        ["nm", "-D", "--defined-only", "-j", library], capture_output=True, text=True, check=True
+    )
+    assert names.stdout.split()
+    assert all(name.startswith("tva_") for name in names.stdout.split())
+    inside = subprocess.run(
+        ["nm", "-g", "--defined-only", "-j", small / "x86_64" / STATIC],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert set(inside.stdout.split()) - {"whole.o:"} == set(names.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "language", [("-xc", "-std=c99"), ("-xc", "-std=c11"), ("-xc++", "-std=c++11")]
+)
+def test_the_header_is_plain_c(small: Path, language: tuple[str, ...], tmp_path: Path) -> None:
+    if language[0] == "-xc++" and shutil.which("c++") is None:
+        pytest.skip("needs a C++ compiler (c++)")
+    source = tmp_path / "includes"
+    source.write_text(
+        '#include "tvm_attention.h"\nint main(void) { return (int)tva_abi() - TVA_ABI; }\n'
+    )
+    flags = (*language, "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only")
+    subprocess.run(["cc", *flags, f"-I{small / 'include'}", str(source)], check=True)
+
+
+def test_python_has_the_headers_layout(small: Path, tmp_path: Path) -> None:
+    source = tmp_path / "sizes.c"
+    source.write_text(
+        '#include <stdio.h>\n#include "tvm_attention.h"\nint main(void) { printf("%zu %zu %zu %d %zu %zu", '
+        "sizeof(tva_problem), sizeof(tva_prepared), sizeof(tva_arrays), TVA_ABI, "
+        "offsetof(tva_problem, kv_dtype), offsetof(tva_problem, target)); return 0; }\n"
+    )
+    done = build_program(small, "x86_64", source, tmp_path / "sizes").start()
+    sizes = [ctypes.sizeof(Problem), ctypes.sizeof(Prepared), 8 * len(ARRAYS), ABI]
+    offsets = [Problem.kv_dtype.offset, Problem.target.offset]
+    assert [int(n) for n in done.stdout.split()] == [*sizes, *offsets]
+    header = (small / "include" / "tvm_attention.h").read_text()
+    said = re.findall(r"TVA_(\w+) = (\d+),?(?= +/\*|\n)", header[: header.index("} tva_status")])
+    assert [name for name, _ in said] == list(STATUSES)
+
+
+def test_decoding_is_split_as_in_python(tmp_path: Path) -> None:
+    runtime = Path(tvm_attention.export.__file__).parent / "runtime"
+    cases = [
+        (batch, kv_heads, keys, threads, rows)
+        for batch, kv_heads in ((1, 1), (1, 8), (3, 5))
+        for keys in (1, 127, 300, 5000, 100_000)
+        for threads in (1, 2, 3, 16)
+        for rows in (1, 4, 8)
+    ]
+    lines = [
+        f"p.batch={b}; p.kv_heads={h}; p.key_length={n}; p.threads={t}; "
+        f'printf("%d ", splits(&p, {r}));'
+        for b, h, n, t, r in cases
+    ]
+    source = tmp_path / "splits.c"
+    source.write_text(
+        '#include "attention.c"\n#include <stdio.h>\nconst tva_kernel tvi_kernels[1]; const int '
+        "tvi_number_of_kernels; const char tvi_built_version[1], tvi_built_architecture[1];\n"
+        "int main(void) { tva_problem p = {0}; " + "\n".join(lines) + " return 0; }\n"
+    )
+    others = [str(f) for f in sorted(runtime.glob("*.c")) if f.name != "attention.c"]
+    target = tmp_path / "splits"
+    command = ["cc", "-std=gnu11", f"-I{runtime}", str(source), *others, "-o", str(target), "-lm"]
+    subprocess.run([*command, "-pthread"], check=True)
+    found = [int(n) for n in Program(target).start().stdout.split()]
+    expected = []
+    for b, h, n, t, r in cases:
+        w = replace(DECODE, query_heads=r, kv_heads=1)
+        shapes = (b, h * r, 1, 64), (b, h, n, 64), (b, h, n, 64)
+        expected.append(splits(w, geometry(*shapes, enable_gqa=True), t))
+    assert found == expected
+
+
+def test_openmp_is_a_launcher(small: Path, tmp_path: Path) -> None:
+    source = tmp_path / "openmp.c"
+    text = (EXAMPLE / "attention.c").read_text()
+    assert text.count("problem.launch = tva_pool_launch;") == 1
+    source.write_text(
+        text.replace("problem.launch = tva_pool_launch;", "problem.launch = tva_openmp_launch;")
+    )
+    done = build_program(small, "x86_64", source, tmp_path / "openmp", "-fopenmp").start("2")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+def test_the_example_by_cmake(small: Path, tmp_path: Path) -> None:
+    for step in (
+        ["-S", str(EXAMPLE), "-B", str(tmp_path), f"-Dtvm_attention_DIR={small / 'cmake'}"],
+        ["--build", str(tmp_path)],
+    ):
+        done = subprocess.run(["cmake", *step], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    for name in ("attention", "attention_shared"):
+        found = Program(tmp_path / name).start("2")
+        assert found.returncode == 0, found.stderr
+        assert "largest error" in found.stdout
+
+
+@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="needs pkg-config")
+def test_the_example_by_pkg_config(small: Path, tmp_path: Path) -> None:
+    flags = subprocess.run(
+        ["pkg-config", "--cflags", "--libs", "tvm_attention"], capture_output=True, text=True, check=True,
+        env={**os.environ, "PKG_CONFIG_PATH": str(small / "x86_64" / "pkgconfig")},
+    ).stdout.split()  # fmt: skip
+    target = tmp_path / "attention"
+    subprocess.run(
+        ["cc", str(EXAMPLE / "attention.c"), "-o", str(target), *flags, "-lm"], check=True
+    )
+    done = Program(target).start(LD_LIBRARY_PATH=str(small / "x86_64"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_loader_is_the_archives_own(small: Path) -> None:
+    loaded = Archive.open(small)
+    assert platform.machine() == loaded.manifest["architecture"]
+    assert [k["target"] for k in loaded.kernels()] == [runnable()[-1], "x86-64-v2"]
