@@ -16,7 +16,7 @@ from tvm_attention.compute.exp2 import exp2
 from tvm_attention.compute.packing import finite_values
 from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
 from tvm_attention.compute.rows import normaliser
-from tvm_attention.compute.scores import modified
+from tvm_attention.compute.scores import hidden
 
 BEFORE, SCALED = "block_before", "scaled_sum"  # calls that lowering replaces
 
@@ -113,8 +113,8 @@ def _with_non_finite(p: Problem, at: Strips, R: te.Tensor) -> te.Tensor:
 
     def seen(b: Any, h: Any, qb: Any, s: Any, c: Any, i: Any) -> Any:
         kv_head, key = tirx.truncdiv(h, p["group"]), kx * at.keys + jx
-        score = modified(p, b, h, at.row(qb, s, i), key, zero)
-        term = tirx.Select(score < float32(LOWEST_SCORE), zero, left_out(b, kv_head, key, c))
+        unseen = hidden(p, b, h, at.row(qb, s, i), key)
+        term = tirx.Select(unseen, zero, left_out(b, kv_head, key, c))
         return te.sum(tirx.if_then_else(bad[b, kv_head, kx] > zero, term, zero), axis=[kx, jx])
 
     shape = (*at.outer, p.value_dim, at.block)

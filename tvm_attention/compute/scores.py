@@ -10,6 +10,7 @@ from typing import Any
 
 from tvm import te, tirx
 
+from tvm_attention.compute.binding import bound
 from tvm_attention.compute.exp2 import POLYNOMIAL, exp2
 from tvm_attention.compute.operand import as_float32, offset_of
 from tvm_attention.compute.problem import LOG2_E, LOWEST_SCORE, Problem, float32
@@ -37,6 +38,16 @@ def modified(p: Problem, b: Any, h: Any, row: Any, key: Any, score: Any, term: A
     return score if visible is None else tirx.Select(visible, score, float32(_MASKED))
 
 
+def hidden(p: Problem, b: Any, h: Any, row: Any, key: Any) -> Any:
+    """Whether a row must not see a key."""
+    visible = p.bounds.visible(b, row, key)
+    unseen = tirx.const(False, "bool") if visible is None else tirx.Not(visible)
+    if p.workload.mask is None:
+        return unseen
+    masked = mask_term(p, b, h, row, key) < float32(LOWEST_SCORE)
+    return masked if visible is None else tirx.any(masked, unseen)
+
+
 def weight(p: Problem, score: Any, top: Any, polynomial: tuple[float, ...] = POLYNOMIAL) -> Any:
     """2**(score - top), zero for a masked score."""
     value = exp2(score - top, polynomial)
@@ -46,9 +57,9 @@ def weight(p: Problem, score: Any, top: Any, polynomial: tuple[float, ...] = POL
 
 
 def _with_mask(term: Any, score: Any) -> Any:
-    biased = score + term
-    biased = tirx.Select(biased < float32(LOWEST_SCORE), float32(LOWEST_SCORE), biased)
-    return tirx.Select(term < float32(LOWEST_SCORE), float32(_MASKED), biased)
+    lowest = float32(LOWEST_SCORE)
+    biased = bound(score + term, lambda x: tirx.Select(x < lowest, lowest, x))
+    return tirx.Select(term < lowest, float32(_MASKED), biased)
 
 
 def mask_term(p: Problem, b: Any, h: Any, row: Any, key: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import tirx
 
+from tvm_attention.compute.binding import bound
 from tvm_attention.compute.exp2 import exp2
 from tvm_attention.compute.problem import float32
 
@@ -27,12 +28,21 @@ def tanh(x: Any) -> Any:
     Near zero a polynomial, beyond (1 - e) / (1 + e) with e = exp(-2 |x|), which alone would lose the
     small ones to cancellation.
     """
+    return bound(x, _tanh)
+
+
+def _tanh(x: Any) -> Any:
     size = tirx.Select(x < float32(0.0), -x, x)
-    e = exp2(size * float32(-2.0 * math.log2(math.e)))
-    ratio = (float32(1.0) - e) / (float32(1.0) + e)
-    far = tirx.Select(x < float32(0.0), -ratio, ratio)
     square = x * x
     p = float32(POLYNOMIAL[0])
     for coefficient in POLYNOMIAL[1:]:
         p = p * square + float32(coefficient)
-    return tirx.Select(size < float32(_SMALL), x + x * square * p, far)
+    near = x + x * square * p
+
+    def ended(ratio: Any) -> Any:
+        far = tirx.Select(x < float32(0.0), -ratio, ratio)
+        return tirx.Select(size < float32(_SMALL), near, far)
+
+    one = float32(1.0)
+    e = exp2(size * float32(-2.0 * math.log2(math.e)))
+    return bound(e, lambda e: bound((one - e) / (one + e), ended))
