@@ -58,6 +58,23 @@ def test_prefill_at_lengths_around_every_tile(name: str, causal: str | None) -> 
         out.assert_untouched_outside()
 
 
+@pytest.mark.parametrize("causal", [None, "bottom_right"])
+def test_running_strips_of_one_register_tile(causal: str | None) -> None:
+    """With fewer rows than the strip is wide they run over fewer vectors."""
+    target = detect_target()
+    lanes = lanes_of(target)
+    candidate = prefill_candidate("running", lanes, 64).replace(query_block=2 * lanes)
+    workload = AttentionWorkload(head_dim=48, value_dim=64, causal=causal, key_length=300)
+    check_legal(workload, target, candidate)
+    kernel = kernel_of(workload, candidate, target, threads=1)
+    for rows in lengths_around({lanes, 2 * lanes, 3 * lanes, 4 * lanes}, 4 * lanes + 1):
+        q, k, v = inputs(workload.with_lengths(rows, 131), seed=rows)
+        out = Guarded((1, 8, rows, 64))
+        kernel(q, k, v, out.array)
+        assert_right(out.array, q, k, v, causal=causal, what=f"{rows} rows")
+        out.assert_untouched_outside()
+
+
 @pytest.mark.parametrize("level", runnable_levels())
 @pytest.mark.parametrize("name", [n for n in PREFILL if n not in MATRIX])
 def test_prefill_at_every_instruction_set_level(name: str, level: str) -> None:
