@@ -39,7 +39,10 @@ def call(rows: int, keys: int, end: bool, dtype: type, masked: str) -> None:
     )
     seen = rng.random((2, 2, 1 if masked == "keys" else rows, keys)) < 0.7
     bias = np.where(seen, 0.0, -np.inf).astype(np.float32)
-    mask = None if masked == "none" else at_the_edge(bias if masked == "float" else seen, end)
+    if masked == "columns":  # whose rows are adjacent: the last key's lead out of it
+        mask = at_the_edge(np.ascontiguousarray(seen.swapaxes(2, 3)), end).swapaxes(2, 3)
+    else:
+        mask = None if masked == "none" else at_the_edge(bias if masked == "float" else seen, end)
     more = {"kv_lengths": [keys - 1, keys], "window": (keys, 3)} if masked != "keys" else {}
     out = at_the_edge(np.full_like(q, np.nan), end)
     attention(q, k, v, mask=mask, out=out, **more)
@@ -48,7 +51,8 @@ def call(rows: int, keys: int, end: bool, dtype: type, masked: str) -> None:
 
 if __name__ == "__main__":
     wide, half = np.float32, np.float16
-    kinds = ((wide, "none"), (wide, "keys"), (wide, "bool"), (wide, "float"), (half, "bool"))
+    kinds = [(wide, masked) for masked in ("none", "keys", "bool", "float", "columns")]
+    kinds.append((half, "bool"))
     for rows, (dtype, masked), end in product((13, 1), kinds, (True, False)):
         print(rows, dtype.__name__, masked, end, flush=True)
         call(rows, 21, end, dtype, masked)
