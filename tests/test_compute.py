@@ -20,11 +20,14 @@ from attention_cases import (
 from attention_variants import (
     MATRIX,
     PREFILL,
+    SCHEDULES,
     VARIANTS,
+    attend,
     check_legal,
     decode_candidate,
     lanes_of,
     prefill_candidate,
+    tensors,
 )
 
 from tvm_attention.schedules import Candidate
@@ -174,6 +177,24 @@ def test_rows_that_may_attend_to_nothing_give_zeros(name: str) -> None:
         kernel(q, k, v, out)
         assert not out[:, :, : 4 - keys].any()
         assert_right(out, q, k, v, causal="bottom_right")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", [n for n in SCHEDULES if n != "weights"])
+def test_halves_are_rounded_to_even(name: str, dtype: str) -> None:
+    """Means of two neighbouring numbers lie half-way between them; sums and weights are exact."""
+    q, k, v = tensors(name, keys=2, dtype=dtype)
+    q[...] = 0
+    unit = 2.0**-7 if dtype == "bfloat16" else 2.0**-10
+    lower = 1.0 + unit * np.arange(v.shape[-1])
+    v[:, :, 0], v[:, :, 1] = lower, lower + unit
+    v[:, 1] *= -1
+    found, _ = attend(name, q, k, v)
+    even = lower + unit * (np.arange(v.shape[-1]) % 2)
+    sign = np.repeat([1.0, -1.0], q.shape[1] // 2)[:, None, None]
+    np.testing.assert_array_equal(
+        found.astype(np.float64), np.broadcast_to(sign * even, found.shape)
+    )
 
 
 @pytest.mark.parametrize("size", [1e4, -1e4, 1e18, -1e18])
