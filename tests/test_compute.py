@@ -62,11 +62,17 @@ def test_prefill_at_lengths_around_every_tile(name: str, causal: str | None) -> 
 
 
 @pytest.mark.parametrize("causal", [None, "bottom_right"])
-def test_running_strips_of_one_register_tile(causal: str | None) -> None:
-    """With fewer rows than the strip is wide they run over fewer vectors."""
+@pytest.mark.parametrize(
+    ("name", "vectors"),
+    [("running", 2), ("row_block keys", 4), ("blocks_and_merge", 4), ("streaming", 4)],
+)
+def test_blocks_of_one_and_of_two_register_tiles(
+    name: str, vectors: int, causal: str | None
+) -> None:
+    """Rows may end in each: a strip then runs over fewer vectors, a block over fewer tiles."""
     target = detect_target()
     lanes = lanes_of(target)
-    candidate = prefill_candidate("running", lanes, 64).replace(query_block=2 * lanes)
+    candidate = prefill_candidate(name, lanes, 64).replace(query_block=vectors * lanes)
     workload = AttentionWorkload(head_dim=48, value_dim=64, causal=causal, key_length=300)
     check_legal(workload, target, candidate)
     kernel = kernel_of(workload, candidate, target, threads=1)
