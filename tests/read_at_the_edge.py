@@ -34,21 +34,25 @@ def at_the_edge(values: Any, end: bool) -> Any:
 def call(rows: int, keys: int, end: bool, dtype: type, masked: str) -> None:
     rng = np.random.default_rng(0)
     q, k, v = (
-        at_the_edge(rng.standard_normal((2, 2, n, 16)).astype(dtype), end)
-        for n in (rows, keys, keys)
+        at_the_edge(rng.standard_normal((2, 2, n, d)).astype(dtype), end)
+        for n, d in ((rows, 16), (keys, 16), (keys, 13 if masked == "columns" else 16))
     )
     seen = rng.random((2, 2, 1 if masked == "keys" else rows, keys)) < 0.7
     bias = np.where(seen, 0.0, -np.inf).astype(np.float32)
-    mask = None if masked == "none" else at_the_edge(bias if masked == "float" else seen, end)
+    if masked == "columns":  # whose rows are adjacent: the last key's lead out of it
+        mask = at_the_edge(np.ascontiguousarray(seen.swapaxes(2, 3)), end).swapaxes(2, 3)
+    else:
+        mask = None if masked == "none" else at_the_edge(bias if masked == "float" else seen, end)
     more = {"kv_lengths": [keys - 1, keys], "window": (keys, 3)} if masked != "keys" else {}
-    out = at_the_edge(np.full_like(q, np.nan), end)
+    out = at_the_edge(np.full((*q.shape[:3], v.shape[3]), np.nan, q.dtype), end)
     attention(q, k, v, mask=mask, out=out, **more)
     assert np.isfinite(out.astype(np.float32)).all()
 
 
 if __name__ == "__main__":
     wide, half = np.float32, np.float16
-    kinds = ((wide, "none"), (wide, "keys"), (wide, "bool"), (wide, "float"), (half, "bool"))
+    kinds = [(wide, masked) for masked in ("none", "keys", "bool", "float", "columns")]
+    kinds.append((half, "bool"))
     for rows, (dtype, masked), end in product((13, 1), kinds, (True, False)):
         print(rows, dtype.__name__, masked, end, flush=True)
         call(rows, 21, end, dtype, masked)

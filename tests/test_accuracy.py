@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tvm_attention import reference
-from tvm_attention.accuracy import ROUNDING, compare
+from tvm_attention.accuracy import ROUNDING, compare, compare_lse
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.random_calls import random_inputs, random_options
 from tvm_attention.workload import AttentionWorkload
@@ -84,3 +84,36 @@ def test_results_with_options(shape, per_key, dtype):
     for name in ("mask", "alibi_slopes", "sinks", "kv_lengths", "softcap", "window", "causal"):
         fewer = {**options, name: None}
         assert not compare(result, *inputs, workload, options=fewer).holds, name
+
+
+@pytest.mark.parametrize("shape", [SMALL, LARGE], ids=["whole", "sampled"])
+def test_weights(shape):
+    workload = replace(shape, output="weights", causal="top_left")
+    inputs = random_inputs(workload, seed=1)
+    result = reference.attended(*inputs, causal="top_left").weights.astype(np.float32)
+    accuracy = compare(result, *inputs, workload)
+    assert accuracy.holds
+    assert accuracy.allowed == 4 * ROUNDING
+    result[:, :, -1, 2] += 1e-6
+    assert compare(result, *inputs, workload).max_error == pytest.approx(1e-6, rel=0.1)
+    with pytest.raises(InvalidValueError, match="result: expected shape"):
+        compare(result[..., :-1], *inputs, workload)
+
+
+@pytest.mark.parametrize("shape", [SMALL, LARGE], ids=["whole", "sampled"])
+def test_log_sum_exp(shape):
+    """Rows that see nothing are minus infinity, and only these."""
+    workload = replace(shape, output="attention_and_lse", causal="bottom_right", query_length=601)
+    inputs = random_inputs(workload, seed=1)
+    lse = reference.attended(*inputs, causal="bottom_right").lse.astype(np.float32)
+    assert np.isneginf(lse[:, :, 0]).all()
+    accuracy = compare_lse(lse, *inputs, workload)
+    assert accuracy.holds
+    assert accuracy.allowed >= 4 * ROUNDING
+    for wrong in (lse[0, 0, -1] + 1e-4, -math.inf, math.nan):
+        spoilt = lse.copy()
+        spoilt[:, :, -1] = wrong
+        assert not compare_lse(spoilt, *inputs, workload).holds
+    spoilt = lse.copy()
+    spoilt[:, :, 0] = 0.0
+    assert not compare_lse(spoilt, *inputs, workload).holds

@@ -20,11 +20,14 @@ from attention_cases import (
 from attention_variants import (
     MATRIX,
     PREFILL,
+    SCHEDULES,
     VARIANTS,
+    attend,
     check_legal,
     decode_candidate,
     lanes_of,
     prefill_candidate,
+    tensors,
 )
 
 from tvm_attention.schedules import Candidate
@@ -55,6 +58,29 @@ def test_prefill_at_lengths_around_every_tile(name: str, causal: str | None) -> 
         out = Guarded((case.batch, case.query_heads, rows, 64))
         kernel(q, k, v, out.array)
         assert_right(out.array, q, k, v, causal=causal, what=f"{rows}x{columns} {layout}")
+        out.assert_untouched_outside()
+
+
+@pytest.mark.parametrize("causal", [None, "bottom_right"])
+@pytest.mark.parametrize(
+    ("name", "vectors"),
+    [("running", 2), ("row_block keys", 4), ("blocks_and_merge", 4), ("streaming", 4)],
+)
+def test_blocks_of_one_and_of_two_register_tiles(
+    name: str, vectors: int, causal: str | None
+) -> None:
+    """Rows may end in each: a strip then runs over fewer vectors, a block over fewer tiles."""
+    target = detect_target()
+    lanes = lanes_of(target)
+    candidate = prefill_candidate(name, lanes, 64).replace(query_block=vectors * lanes)
+    workload = AttentionWorkload(head_dim=48, value_dim=64, causal=causal, key_length=300)
+    check_legal(workload, target, candidate)
+    kernel = kernel_of(workload, candidate, target, threads=1)
+    for rows in lengths_around({lanes, 2 * lanes, 3 * lanes, 4 * lanes}, 4 * lanes + 1):
+        q, k, v = inputs(workload.with_lengths(rows, 131), seed=rows)
+        out = Guarded((1, 8, rows, 64))
+        kernel(q, k, v, out.array)
+        assert_right(out.array, q, k, v, causal=causal, what=f"{rows} rows")
         out.assert_untouched_outside()
 
 
@@ -157,6 +183,24 @@ def test_rows_that_may_attend_to_nothing_give_zeros(name: str) -> None:
         kernel(q, k, v, out)
         assert not out[:, :, : 4 - keys].any()
         assert_right(out, q, k, v, causal="bottom_right")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", [n for n in SCHEDULES if n != "weights"])
+def test_halves_are_rounded_to_even(name: str, dtype: str) -> None:
+    """Means of two neighbouring numbers lie half-way between them; sums and weights are exact."""
+    q, k, v = tensors(name, keys=2, dtype=dtype)
+    q[...] = 0
+    unit = 2.0**-7 if dtype == "bfloat16" else 2.0**-10
+    lower = 1.0 + unit * np.arange(v.shape[-1])
+    v[:, :, 0], v[:, :, 1] = lower, lower + unit
+    v[:, 1] *= -1
+    found, _ = attend(name, q, k, v)
+    even = lower + unit * (np.arange(v.shape[-1]) % 2)
+    sign = np.repeat([1.0, -1.0], q.shape[1] // 2)[:, None, None]
+    np.testing.assert_array_equal(
+        found.astype(np.float64), np.broadcast_to(sign * even, found.shape)
+    )
 
 
 @pytest.mark.parametrize("size", [1e4, -1e4, 1e18, -1e18])

@@ -28,6 +28,19 @@ def test_keys_that_nobody_sees_may_hold_anything(name: str, way: str) -> None:
             np.testing.assert_array_equal(found, clean)
 
 
+@pytest.mark.parametrize("way", ["bool", "float", "own type", "keys"])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_hidden_last_key_is_not_felt_however_high_its_score(name: str, way: str) -> None:
+    """Register tiles round up to more keys, which are that key again: a row's maximum must not be theirs."""
+    for keys in (211, 209, 194):
+        (q, k, v), options = call_of(way, name, keys=keys)
+        assert not seen(q, k, v, **options)[..., -1].any()
+        for high in (1e4, -1e4):
+            spoiled = k.copy()
+            spoiled[:, :, -1, 0] = high
+            check(name, q, spoiled, v, finite=(q, k, v), **options)
+
+
 @pytest.mark.parametrize("way", HIDING)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_bad_key_reaches_exactly_the_rows_that_see_it(name: str, way: str) -> None:

@@ -57,6 +57,34 @@ def test_every_task_is_computed_by_one_of_any_number_of_threads(
             np.testing.assert_array_equal(out, one, err_msg=f"{threads} threads")
 
 
+@pytest.mark.parametrize("causal", [None, "top_left"])
+@pytest.mark.parametrize("name", PREFILL)
+def test_no_task_is_computed_twice(name: str, causal: str | None) -> None:
+    """The result replaces the query, of which a task reads its own rows alone: a second time it would
+    read what it has written."""
+    batch, heads, rows, keys = 2, 3, 300, 110
+    case = AttentionWorkload(
+        head_dim=64,
+        causal=causal,
+        batch=batch,
+        query_heads=heads,
+        query_length=rows,
+        key_length=keys,
+    )
+    candidate = prefill_candidate(name, lanes_of(detect_target()), 64)
+    kind = NumPyArrays()
+    q, k, v = inputs(case)
+    out = poisoned(q.shape)
+    kernel_of(case, candidate, threads=1)(q, k, v, out)
+    for threads in (1, 2, 4, 5):
+        kernel = kernel_of(case, candidate, threads=threads)
+        both = q.copy()
+        arrays = (both, k, v, both)
+        call = prepared(kernel, [x.shape for x in arrays], [kind.strides(x) for x in arrays])
+        call.run(*(kind.address(x) for x in arrays))
+        np.testing.assert_array_equal(both, out, err_msg=f"{threads} threads")
+
+
 @pytest.mark.parametrize("causal", [None, "bottom_right"])
 def test_decoding_is_right_on_any_number_of_threads(causal: str | None) -> None:
     """The keys are split differently: results differ in their roundings alone."""

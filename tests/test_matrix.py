@@ -194,6 +194,19 @@ def test_float32_keeps_its_24_bits() -> None:
 
 
 @needs_unit
+def test_large_float16_scores_are_exact() -> None:
+    """The product of the smaller pieces counts, where scores are large: a hundredth of a weight here."""
+    q, k = (np.zeros((1, 1, 8, 32), np.float16) for _ in range(2))
+    q[..., 0] = 64.0 * (1 + 7 * 2.0**-10)
+    k[0, 0, :, 0] = 64.0 * (1 + np.arange(8) * 2.0**-10)
+    v = np.eye(8, dtype=np.float16)[None, None]
+    found, _ = attend("matrix", q, k, v, scale=1.0)
+    expected = reference.attended(q, k, v, scale=1.0).out
+    assert 0.01 < expected[0, 0, 0, -2] < 0.02
+    np.testing.assert_allclose(found[..., -2:], expected[..., -2:], rtol=4e-3)
+
+
+@needs_unit
 def test_rows_of_padding_are_no_keys() -> None:
     """The last key is repeated to the end of a tile; huge values of it must not be felt twice."""
     q, k, v = tensors("matrix", keys=33)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import psutil
 import pytest
 
@@ -19,6 +21,17 @@ def test_bytes_are_those_of_the_arrays() -> None:
     inputs = random_inputs(SMALL)
     result = 4 * SMALL.batch * SMALL.query_heads * SMALL.query_length * 24
     assert workload_bytes(SMALL) == sum(x.nbytes for x in inputs) + result
+
+
+def test_bytes_of_weights_and_of_what_is_stored_beside_what_is_drawn() -> None:
+    query, key, value = random_inputs(SMALL)
+    weights = replace(SMALL, output="weights")
+    rows = 4 * SMALL.batch * SMALL.query_heads * SMALL.query_length
+    inputs = query.nbytes + key.nbytes + value.nbytes
+    assert workload_bytes(weights) == inputs + rows * SMALL.key_length
+    for fields in ({"kv_dtype": "int8"}, {"paged": True}):
+        stored = replace(SMALL, **fields)
+        assert workload_bytes(stored) == inputs + key.nbytes + value.nbytes + rows * 24
 
 
 def test_a_workload_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -18,7 +19,7 @@ from tvm_attention.call import Call
 from tvm_attention.errors import UnsupportedError
 from tvm_attention.operands import geometry
 from tvm_attention.options import opened_options
-from tvm_attention.random_calls import random_inputs, random_options
+from tvm_attention.random_calls import random_call, random_inputs, random_options
 from tvm_attention.workload import AttentionWorkload
 
 BATCH, HEADS, KV_HEADS, ROWS, KEYS = 2, 4, 2, 5, 7
@@ -242,3 +243,56 @@ def test_random_options_make_a_call_of_the_workload(
         mask = options["mask"]
         hidden = ~mask if mask.dtype == bool else np.isneginf(mask.astype(np.float32))
         assert 0.1 < hidden.mean() < 0.3
+
+
+STORED: list[dict[str, Any]] = [
+    {"kv_dtype": "int8"}, {"paged": True, "ragged": True}, {"paged": True},
+    {"kv_dtype": "int8", "paged": True, "ragged": True, "mask": "bool"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", STORED, ids=lambda x: "-".join(x))
+def test_random_calls_are_of_the_workload_and_of_the_same_numbers(fields: dict[str, Any]) -> None:
+    workload = AttentionWorkload(
+        head_dim=8, value_dim=12, batch=2, query_heads=4, kv_heads=2, query_length=30, key_length=50,
+        **fields,
+    )  # fmt: skip
+    found = random_call(workload, seed=1)
+    assert found.call.workload() == workload
+    scales = (None, None)
+    if found.call.scales is not None:
+        scales = (found.call.scales.key, found.call.scales.value)
+    for stored, plain, scale in zip(found.arrays[1:], found.inputs[1:], scales, strict=True):
+        assert plain.shape[:3] == (2, 2, 50)
+        if found.call.pages is not None:
+            table = found.call.pages.table
+            assert sorted(table.ravel().tolist()) == list(range(len(stored)))
+            assert (np.diff(table.ravel()) != 1).any()
+            stored = np.stack([np.concatenate(list(stored[pages]), axis=1) for pages in table])
+        numbers = stored[:, :, :50]
+        if scale is not None:
+            assert stored.dtype == np.int8
+            assert np.abs(numbers).max() == 127
+            numbers = numbers * scale[..., None]
+        np.testing.assert_array_equal(numbers, plain)
+
+
+def test_random_calls_of_int8_are_near_what_was_drawn() -> None:
+    workload = AttentionWorkload(head_dim=8, query_length=30, key_length=50)
+    exact = random_call(workload, seed=1)
+    small = random_call(replace(workload, kv_dtype="int8"), seed=1)
+    for one, other in zip(exact.inputs, small.inputs, strict=True):
+        np.testing.assert_allclose(one, other, atol=np.abs(one).max() / 127 / 2 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("output", "columns"), [("attention", 12), ("attention_and_lse", 12), ("weights", 50)]
+)
+def test_outputs_of_random_calls(output: str, columns: int) -> None:
+    workload = AttentionWorkload(
+        head_dim=8, value_dim=12, query_heads=4, query_length=30, key_length=50, dtype="float16"
+    )
+    out, lse = random_call(workload).outputs(output)
+    assert (out.shape, out.dtype) == ((1, 4, 30, columns), np.float16)
+    assert (lse is not None) == (output == "attention_and_lse")
+    assert lse is None or (lse.shape, lse.dtype) == ((1, 4, 30), np.float32)

@@ -355,6 +355,32 @@ def test_real_tuning_of_a_small_workload(tmp_path: Path, monkeypatch: pytest.Mon
     assert record.provenance["trials"] == 3
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"paged": True, "ragged": True, "kv_dtype": "int8", "causal": "bottom_right"},
+        {"ragged": True, "mask": "float32", "mask_dense": True, "output": "attention_and_lse"},
+    ],
+    ids=lambda x: " ".join(x),
+)
+def test_real_tuning_of_stored_and_ragged_keys(
+    fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TVM_ATTENTION_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TVM_ATTENTION_LOG_DIR", str(tmp_path))
+    lengths = {"query_length": 20, "key_length": 40}
+    workload = AttentionWorkload(head_dim=16, batch=2, query_heads=2, **(lengths | fields))
+    failures: dict[str, int] = {}
+    result = tvm_attention.tune(
+        workload, trials=3, log=log_path(tmp_path), progress=lambda p: failures.update(p.failures)
+    )
+    assert failures == {}
+    (record,) = read_log(log_path(tmp_path))
+    assert result.records == (record,)
+    assert record.workload == workload
+    assert tvm_attention.explain(workload).source.record == record
+
+
 def test_a_wrong_kernel_is_refused() -> None:
     source = trials.build(WORKLOAD, TARGET, default())
     other = AttentionWorkload(

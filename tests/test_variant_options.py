@@ -7,17 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attention_bounds import assert_near
 from attention_variants import (
     DECODE_ROWS,
     KEY_BLOCK,
     SCHEDULES,
+    attend,
+    bounds,
     check,
     lanes_of,
     of_dtype,
     tensors,
 )
-from attention_ways import HIDING, call_of, sinks, slopes
+from attention_ways import HIDING, ROWS_HIDDEN, call_of, sinks, slopes
 
+from tvm_attention import reference
 from tvm_attention.target import detect_target
 
 CAUSAL = (None, "top_left", "bottom_right")
@@ -39,9 +43,24 @@ def test_lengths_around_every_tile(name: str, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["bool", "future", "window", "everything"])
 def test_groups_in_decoding(way: str) -> None:
-    for group, rows in ((4, 1), (2, 2), (3, 1)):
+    for group, rows in ((4, 1), (2, 2), (3, 1), (2, 4)):
         (q, k, v), options = call_of(way, "split_kv", group=group, rows=rows)
-        check("split_kv", q, k, v, **options)
+        found, _ = check("split_kv", q, k, v, **options)
+        assert found.any() or rows <= ROWS_HIDDEN.stop  # whole masks hide everything from these
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_head_of_a_group_has_options_of_its_own(name: str) -> None:
+    for group, rows in ((4, 1), (2, 2), (3, 1)) if name == "split_kv" else ((3, 5),):
+        q, k, v = tensors(name, group=group, rows=rows)
+        heads = 2 * group
+        seen = np.random.default_rng(8).random((2, heads, rows, 211)) < 0.7
+        assert seen.any(axis=-1).all()
+        own: dict[str, Any] = {"mask": seen, "alibi_slopes": slopes(q), "sinks": 3.0 + sinks(q)}
+        if name in ("running", "matrix"):
+            del own["sinks"]
+        for option, value in own.items():
+            check(name, q, k, v, **{option: value})
 
 
 @pytest.mark.parametrize(
@@ -80,11 +99,39 @@ def test_masks_of_the_lowest_number(name: str, dtype: str) -> None:
     mask[1, :, 2] = LOWEST[dtype]
     mask[1, :, 2, 100:] = -np.inf
     found, _ = check(name, q, k, v, mask=of_dtype(mask, dtype))
+    # The bound of so large a mask allows anything. Rows that see other keys are as if it hid these.
+    others = [n for n in range(q.shape[2]) if n not in (1, 2)]
+    hiding = reference.attended(q, k, v, mask=np.where(mask == LOWEST[dtype], -np.inf, mask))
+    expected = hiding.weights if name == "weights" else hiding.out
+    size, span = bounds(q, k, v)
+    assert_near(
+        found[:, :, others], expected[:, :, others], dtype, size=size, what=name,
+        span=1.0 if name == "weights" else span,
+    )  # fmt: skip
     if dtype == "float32" and name != "weights":
         group = q.shape[1] // k.shape[1]
         for b, row, seen in ((0, 1, 211), (1, 2, 100)):
             mean = np.repeat(v[b, :, :seen].mean(axis=1, dtype=np.float64), group, axis=0)
             np.testing.assert_allclose(found[b, :, row], mean, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("per_key", [False, True])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_lowest_mask_hides_no_key_of_a_very_low_score(name: str, per_key: bool) -> None:
+    """Their sum is beyond float32; a row that sees no other key is that key's value all the same."""
+    for keys in (211, 1):
+        q, k, v = tensors(name, keys=keys)
+        q[...], k[...] = 0.0, 0.0
+        q[..., 0], k[..., 0] = 1e16, -1e20
+        mask = np.full((2, 1, 1 if per_key else q.shape[2], keys), -np.inf, np.float32)
+        mask[..., keys // 2] = LOWEST["float32"]
+        found, _ = attend(name, q, k, v, mask=mask)
+        # Not through a bound: with scores of this size it would allow anything.
+        expected = reference.attended(q, k, v, mask=mask)
+        weights = name == "weights"
+        np.testing.assert_allclose(
+            found, expected.weights if weights else expected.out, rtol=2.0**-22, atol=0
+        )
 
 
 @pytest.mark.parametrize("way", ["bool", "float", "own type"])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_cases import Guarded
-from attention_variants import PREFILL
+from attention_variants import PREFILL, WITHOUT_LSE
 from sequence_model import Array, check_one, drawn, loading, refuses
 
 import tvm_attention.varlen
@@ -69,9 +69,12 @@ def test_every_variant(name: str, options: dict[str, Any], monkeypatch: pytest.M
     arrays = packed(FEW, kv_heads=1) if name == "split_kv" else packed(LENGTHS)
     before = [x.tobytes() for x in arrays]
     whole = Guarded((len(arrays[0]), 4, EV))
-    if name == "running":  # which keeps no log-sum-exp, nor sequences of their own with masks
-        lse, options = None, {}
-        out = attention_varlen(*arrays, out=whole.array)
+    if (
+        name in WITHOUT_LSE
+    ):  # nor do they serve sinks, nor "running" sequences of their own with masks
+        served = {} if name == "running" else {n: x for n, x in options.items() if n != "sinks"}
+        lse, options = None, served
+        out = attention_varlen(*arrays, out=whole.array, **options)
     else:
         out, lse = attention_varlen(*arrays, return_lse=True, out=whole.array, **options)
         assert lse.shape == (4, len(arrays[0]))

@@ -54,36 +54,76 @@ def compare(
     options: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> Accuracy:
-    """Compare a result (B, Hq, L, Ev) with the reference, a large one on a subset of its rows.
+    """Compare a result (B, Hq, L, Ev) with the reference, a large one on a subset of its rows; for a
+    workload whose output is "weights" it is (B, Hq, L, S), of range 1.
 
     ``options`` are those of :func:`tvm_attention.reference.attended`; the workload's causality alone
     by default.
 
     Raises InvalidValueError when the result has another shape.
     """
-    expected_shape = (*query.shape[:3], value.shape[3])
+    weights = workload.output == "weights"
+    expected_shape = (*query.shape[:3], key.shape[2] if weights else value.shape[3])
     if result.shape != expected_shape:
         raise InvalidValueError(f"result: expected shape {expected_shape}, got {result.shape}")
     error, rows = 0.0, 0
-    given = {"causal": workload.causal} if options is None else options
-    for batch, head, chosen in _chosen_rows(workload, seed):
-        arrays = (
-            query[batch, head],
-            key[batch, head // workload.group],
-            value[batch, head // workload.group],
-        )
-        one = _one_head(given, workload, batch, head)
-        expected = reference.attended(*(x[None, None] for x in arrays), rows=chosen, **one).out[
-            0, 0
-        ]
-        got = result[batch, head, chosen].astype(np.float64)
-        worst = float(np.max(np.abs(got - expected)))
-        error = worst if math.isnan(worst) or worst > error else error
-        rows += len(chosen)
+    for place, expected in _expected(query, key, value, workload, options, seed):
+        error = _worse(error, result[place], (expected.weights if weights else expected.out)[0, 0])
+        rows += len(place[2])
         if math.isnan(error):
             break
-    spread = float(np.ptp(value.astype(np.float32)))
+    spread = 1.0 if weights else float(np.ptp(value.astype(np.float32)))
     return Accuracy(error, FLOAT32_ROUNDINGS * _ROUNDINGS[workload.dtype] * spread, rows)
+
+
+def compare_lse(
+    lse: NDArray[np.float32],
+    query: NDArray[np.floating],
+    key: NDArray[np.floating],
+    value: NDArray[np.floating],
+    workload: AttentionWorkload,
+    *,
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> Accuracy:
+    """Compare a log-sum-exp (B, Hq, L), of the same rows. ``allowed`` is 4 float32 roundings of the
+    largest of them, of 1 at least."""
+    error, rows, size = 0.0, 0, 1.0
+    for place, expected in _expected(query, key, value, workload, options, seed):
+        sums = expected.lse[0, 0]
+        error = _worse(error, lse[place], sums)
+        rows += len(place[2])
+        size = max(size, float(np.abs(sums).max(where=np.isfinite(sums), initial=0.0)))
+        if math.isnan(error):
+            break
+    return Accuracy(error, FLOAT32_ROUNDINGS * ROUNDING * size, rows)
+
+
+def _expected(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    workload: AttentionWorkload,
+    options: Mapping[str, Any] | None,
+    seed: int,
+) -> Iterator[tuple[tuple[int, int, NDArray[np.intp]], reference.Attended]]:
+    """(batch, query head, rows) that are compared, and what the reference has there."""
+    given = {"causal": workload.causal} if options is None else options
+    for batch, head, chosen in _chosen_rows(workload, seed):
+        kv_head = head // workload.group
+        arrays = (query[batch, head], key[batch, kv_head], value[batch, kv_head])
+        one = _one_head(given, workload, batch, head)
+        found = reference.attended(*(x[None, None] for x in arrays), rows=chosen, **one)
+        yield (batch, head, chosen), found
+
+
+def _worse(error: float, got: NDArray[Any], expected: NDArray[np.float64]) -> float:
+    """The larger of an error and the largest one here, NaN if there is any."""
+    numbers = got.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        apart = np.where(numbers == expected, 0.0, np.abs(numbers - expected))  # infinities, too
+    worst = float(np.max(apart))
+    return worst if math.isnan(worst) or worst > error else error
 
 
 def _chosen_rows(

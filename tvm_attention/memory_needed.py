@@ -9,12 +9,16 @@ from tvm_attention.workload import AttentionWorkload
 
 
 def workload_bytes(workload: AttentionWorkload) -> int:
-    """Bytes of query, key, value and result in float32, in which random inputs are drawn."""
+    """Bytes of query, key, value and result in float32, in which random inputs are drawn; keys and values
+    that are stored in pages or as int8 are there twice."""
     w = workload
     assert w.kv_heads is not None
     assert w.value_dim is not None
-    rows = w.query_heads * w.query_length + w.kv_heads * w.key_length
-    return 4 * w.batch * rows * (w.head_dim + w.value_dim)
+    columns = w.key_length if w.output == "weights" else w.value_dim
+    copies = 2 if w.paged or w.kv_dtype is not None else 1
+    queries = w.query_heads * w.query_length * (w.head_dim + columns)
+    keys = w.kv_heads * w.key_length * (w.head_dim + w.value_dim)
+    return 4 * w.batch * (queries + copies * keys)
 
 
 def require_memory(workload: AttentionWorkload) -> None:

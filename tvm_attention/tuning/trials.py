@@ -15,14 +15,11 @@ import numpy as np
 
 from tvm_attention import accuracy, compiler
 from tvm_attention.arrays import NumPyArrays
-from tvm_attention.call import Call
 from tvm_attention.errors import TuningError
 from tvm_attention.interleaved import Contender, interleave
 from tvm_attention.kernel import Kernel
 from tvm_attention.kernel_source import KernelSource
-from tvm_attention.operands import geometry
-from tvm_attention.options import opened_options
-from tvm_attention.random_calls import random_inputs, random_options
+from tvm_attention.random_calls import RandomCall, random_call
 from tvm_attention.schedules import Candidate
 from tvm_attention.target import HardwareTarget
 from tvm_attention.workload import AttentionWorkload
@@ -62,8 +59,8 @@ def measure(
     source: str, workload: AttentionWorkload, candidate: Candidate, threads: int, best: float
 ) -> float:
     """Seconds of a call, after its result was found right. Raises TuningError for a wrong one."""
-    call, out = _prepared(source, workload, candidate, threads)
-    _check(call, out, workload)
+    call, outputs = _prepared(source, workload, candidate, threads)
+    _check(call, outputs, workload)
     first = min(_timed(call, 1), _timed(call, 1))
     if first > HOPELESS * best:
         return first
@@ -90,10 +87,10 @@ def confirm(
     calls = []
     for source, candidate in zip(sources, candidates, strict=True):
         for other in _neighbours(workload):
-            call, out = _prepared(source, other, candidate, threads)
-            _check(call, out, other)
-        call, out = _prepared(source, workload, candidate, threads)
-        _check(call, out, workload)
+            call, outputs = _prepared(source, other, candidate, threads)
+            _check(call, outputs, other)
+        call, outputs = _prepared(source, workload, candidate, threads)
+        _check(call, outputs, workload)
         calls.append(call)
     names = [str(n) for n in range(len(calls))]
     contenders = [Contender(n, c) for n, c in zip(names, calls, strict=True)]
@@ -114,30 +111,27 @@ def _neighbours(w: AttentionWorkload) -> list[AttentionWorkload]:
 
 
 @lru_cache(maxsize=8)
-def _problem(workload: AttentionWorkload) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
-    """Fresh inputs and options."""
-    return random_inputs(workload), random_options(workload)
+def _problem(workload: AttentionWorkload) -> RandomCall:
+    return random_call(workload)
 
 
 def _prepared(
     source: str, workload: AttentionWorkload, candidate: Candidate, threads: int
-) -> tuple[Callable[[], None], Any]:
-    """A call on this process's inputs, and the array it writes."""
+) -> tuple[Callable[[], None], tuple[Any, Any]]:
+    """A call on this process's inputs, and what it writes: the result and, or None, the log-sum-exp."""
     kernel = _kernel(source, workload, candidate, threads)
-    kind, (inputs, options) = NumPyArrays(), _problem(workload)
-    query, key, value = (x.shape for x in inputs)
-    sizes = geometry(query, key, value, enable_gqa=True)
-    opened = opened_options(kind, sizes, query_dtype=workload.dtype, **options)
-    call = Call.of(sizes, opened, workload.dtype)
-    out = np.empty(sizes.out_shape, inputs[0].dtype)
-    arrays = (*inputs, out)
-    prepared = kernel.prepare(kind, call, tuple(kind.strides(x) for x in arrays))
+    kind, problem = NumPyArrays(), _problem(workload)
+    out, lse = problem.outputs(workload.output)
+    arrays = (*problem.arrays, out)
+    prepared = kernel.prepare(kind, problem.call, tuple(kind.strides(x) for x in arrays), lse)
     addresses = [kind.address(x) for x in arrays]
 
-    def run(_kept: Any = (arrays, call)) -> None:  # addresses alone would not keep the memory
+    def run(
+        _kept: Any = (arrays, lse, problem),
+    ) -> None:  # addresses alone would not keep the memory
         prepared.run(*addresses)
 
-    return run, out
+    return run, (out, lse)
 
 
 @lru_cache(maxsize=8)
@@ -150,13 +144,20 @@ def _kernel(source: str, workload: AttentionWorkload, candidate: Candidate, thre
     return Kernel(workload, origin, _compiled(source), threads)
 
 
-def _check(call: Any, out: Any, workload: AttentionWorkload) -> None:
-    out.fill(np.nan)
+def _check(call: Any, outputs: tuple[Any, Any], workload: AttentionWorkload) -> None:
+    out, lse = outputs
+    for written in outputs:
+        if written is not None:
+            written.fill(np.nan)
     call()
-    inputs, options = _problem(workload)
-    found = accuracy.compare(out, *inputs, workload, options=options)
-    if not found.max_error <= ERROR_LIMIT * found.allowed:
-        raise TuningError(f"wrong result: error {found.max_error:.1e}")
+    problem = _problem(workload)
+    given: dict[str, Any] = {"options": problem.options}
+    found = [accuracy.compare(out, *problem.inputs, workload, **given)]
+    if lse is not None:
+        found.append(accuracy.compare_lse(lse, *problem.inputs, workload, **given))
+    for one in found:
+        if not one.max_error <= ERROR_LIMIT * one.allowed:
+            raise TuningError(f"wrong result: error {one.max_error:.1e}")
 
 
 def _timed(call: Any, calls: int) -> float:
