@@ -15,7 +15,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from rich.console import Console
@@ -58,6 +57,8 @@ def main() -> int:
 
 def _measure(name: str, w: AttentionWorkload, dtype: str, seconds: float) -> dict[str, Any]:
     torch.manual_seed(0)
+    assert w.kv_heads is not None
+    assert w.value_dim is not None
     shapes = (
         (w.batch, w.query_heads, w.query_length, w.head_dim),
         (w.batch, w.kv_heads, w.key_length, w.head_dim),
@@ -90,10 +91,10 @@ def _measure(name: str, w: AttentionWorkload, dtype: str, seconds: float) -> dic
 
 
 def _error(result: Any, inputs: list[Any], w: AttentionWorkload, dtype: str) -> Accuracy:
-    arrays = [
+    out, query, key, value = (
         x.contiguous().view(torch.int16).numpy().view(numpy_dtype(dtype)) for x in (result, *inputs)
-    ]
-    return compare(arrays[0], *(np.asarray(x) for x in arrays[1:]), w)
+    )
+    return compare(out, query, key, value, w)
 
 
 def _geometric_mean(rows: list[dict[str, Any]]) -> float:

@@ -111,6 +111,11 @@ def test_kernels_build_without_such_a_machine(dtype: str, pairs: int) -> None:
     assert "__truncsfbf2" not in code  # pieces are cut out of float32 numbers, by no call
 
 
+def test_no_kernel_is_built_for_a_machine_without_one() -> None:
+    with pytest.raises(KernelBuildError, match="needs a processor with a matrix unit"):
+        build_module(workload(), WITHOUT, CANDIDATE)
+
+
 def machine_without_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrix_unit, "permitted", lambda: False)
 

@@ -88,7 +88,7 @@ class _Matrix:
 
         def part(place: tuple[Any, ...], d: Any, n: Any, i: Any) -> Any:
             # Not a Select: TVM would drop the bound of an index, and read both sides.
-            number = factor_piece(QT[(*place, tirx.min(d, p.head_dim - 1), i)], n, self.count)
+            number = factor_piece(QT(*place, tirx.min(d, p.head_dim - 1), i), n, self.count)
             return tirx.if_then_else(d < p.head_dim, number, float32(0.0))
 
         return te.compute(
@@ -224,7 +224,7 @@ def _of_tiles(X: te.Tensor, block: tuple[Any, ...], row: Any, piece: Any, number
     """An element of a left operand."""
     row_tile, row_in = tirx.floordiv(row, TILE_ROWS), tirx.floormod(row, TILE_ROWS)
     step, number_in = tirx.floordiv(number, DEPTH), tirx.floormod(number, DEPTH)
-    return X[(*block, row_tile, step, piece, row_in, number_in)]
+    return X(*block, row_tile, step, piece, row_in, number_in)
 
 
 def matrix(p: Problem, tiles: MatrixTiles) -> tirx.PrimFunc:

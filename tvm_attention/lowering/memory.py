@@ -50,7 +50,7 @@ def _on_stack(buffer: Any) -> Any:
 
 
 def _element_bytes(buffer: Any) -> int:
-    return tvm.DataType(str(buffer.dtype)).bits // 8
+    return int(tvm.DataType(str(buffer.dtype)).bits) // 8
 
 
 def take_allocations(stmt: Any, taken: list[Any]) -> Any:
