@@ -66,18 +66,16 @@ def _measure(name: str, w: AttentionWorkload, dtype: str, seconds: float) -> dic
     )
     full = [torch.randn(shape) for shape in shapes]
     half = [x.to(getattr(torch, dtype)) for x in full]
-    grouped = {"is_causal": w.causal is not None, "enable_gqa": w.group > 1}
+    causal, grouped = w.causal is not None, w.group > 1
 
-    def ours(tensors: list[Any]) -> Any:
-        return ta.scaled_dot_product_attention(*tensors, **grouped)
+    def call(function: Any, tensors: list[Any]) -> Any:
+        return function(*tensors, is_causal=causal, enable_gqa=grouped)
 
-    def torchs() -> Any:
-        return F.scaled_dot_product_attention(*half, **grouped)
-
-    error, torch_error = (_error(x, half, w, dtype) for x in (ours(half), torchs()))
+    ours, torchs = ta.scaled_dot_product_attention, F.scaled_dot_product_attention
+    error, torch_error = (_error(call(f, half), half, w, dtype) for f in (ours, torchs))
     contenders = [
-        Contender("ours", lambda: ours(half)), Contender("float32", lambda: ours(full)),
-        Contender("torch", torchs),
+        Contender("ours", lambda: call(ours, half)), Contender("float32", lambda: call(ours, full)),
+        Contender("torch", lambda: call(torchs, half)),
     ]  # fmt: skip
     rounds = interleave(contenders, seconds * len(contenders), least=5)
     return {
