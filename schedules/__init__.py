@@ -1,7 +1,8 @@
 """Schedules by kind of target: the one registry.
 
 Each module has ``machine_parameters(target)``, ``design_space(workload, machine)``,
-``default_candidate(workload, machine)`` and ``build(workload, machine, candidate, fixed=None)``.
+``default_candidate(workload, machine)``, ``starting_points(workload, machine)`` of a search and
+``build(workload, machine, candidate, fixed=None)``.
 """
 
 from types import ModuleType

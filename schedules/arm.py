@@ -18,7 +18,14 @@ from tvm_attention.schedules.machine import MachineParameters
 from tvm_attention.target import HardwareTarget
 from tvm_attention.workload import AttentionWorkload
 
-__all__ = ["MACHINES", "build", "default_candidate", "design_space", "machine_parameters"]
+__all__ = [
+    "MACHINES",
+    "build",
+    "default_candidate",
+    "design_space",
+    "machine_parameters",
+    "starting_points",
+]
 
 
 def _neon(l1_kib: int, l2_kib: int, *, in_order: bool = False) -> MachineParameters:
@@ -134,3 +141,8 @@ def _split_kv(w: AttentionWorkload, rows: int) -> Candidate:
             "streams": 4,
         },
     )
+
+
+def starting_points(workload: AttentionWorkload, machine: MachineParameters) -> list[Candidate]:
+    """What a search begins with: the default schedule."""
+    return [default_candidate(workload, machine)]

@@ -19,7 +19,14 @@ from tvm_attention.schedules.machine import MachineParameters
 from tvm_attention.target import HardwareTarget
 from tvm_attention.workload import AttentionWorkload
 
-__all__ = ["MACHINES", "build", "default_candidate", "design_space", "machine_parameters"]
+__all__ = [
+    "MACHINES",
+    "build",
+    "default_candidate",
+    "design_space",
+    "machine_parameters",
+    "starting_points",
+]
 
 MATRIX_UNIT = frozenset({"amx-tile", "amx-bf16"})  # features
 _L1, _L2 = 32 << 10, 1 << 20  # where a processor does not say
@@ -107,6 +114,17 @@ def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -
     return Candidate.of("row_block", decisions | {"queries_along_lanes": 1})
 
 
+def starting_points(workload: AttentionWorkload, machine: MachineParameters) -> list[Candidate]:
+    """What a search begins with: the default schedule, then those of variants that it was preferred to."""
+    points = [default_candidate(workload, machine)]
+    if matrix_serves(workload, machine):
+        tiles = _default_matrix(workload)
+        points += [tiles, tiles.replace(query_block=128, query_strips=4, key_block=128)]
+    if running_serves(workload):
+        points.append(_default_running(workload, machine))
+    return list(dict.fromkeys(points))
+
+
 def _rows_within(w: AttentionWorkload, most: int) -> int:
     assert w.value_dim is not None
     return max(r for r in ROWS if r <= min(most, w.value_dim))
@@ -122,7 +140,7 @@ def _matrix_is_faster(w: AttentionWorkload) -> bool:
 
 
 def _default_matrix(w: AttentionWorkload) -> Candidate:
-    strips = {"short": 4, "medium": 8, "long": 16}[w.length_class]
+    strips = {"short": 4, "medium": 8}.get(w.length_class, 16)
     decisions = {"query_block": 32, "query_strips": strips, "key_block": 256, "value_rows": 32}
     return Candidate.of("matrix", decisions)
 

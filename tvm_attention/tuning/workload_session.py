@@ -95,7 +95,7 @@ class WorkloadSession:
 
         schedules = schedules_for(self.target)
         machine = schedules.machine_parameters(self.target)
-        seeds = [schedules.default_candidate(self.workload, machine), *self._seeds()]
+        seeds = [*schedules.starting_points(self.workload, machine), *self._seeds()]
         search = CandidateSearch(
             self.workload, self.target, self._space(), seeds, self.seed + len(self.done)
         )
