@@ -15,6 +15,7 @@ from tvm_attention import compiler, matrix_unit, processor, reference, runtime
 from tvm_attention.compiler import build_module, build_source
 from tvm_attention.database import Match
 from tvm_attention.errors import KernelBuildError
+from tvm_attention.export.chosen import chosen_kernels
 from tvm_attention.lowering.matrix_ir import product_ir, product_name
 from tvm_attention.processor import Processor
 from tvm_attention.schedules import schedules_for, x86
@@ -124,6 +125,13 @@ def test_kernels_build_without_such_a_machine(dtype: str, pairs: int) -> None:
 def test_no_kernel_is_built_for_a_machine_without_one() -> None:
     with pytest.raises(KernelBuildError, match="needs a processor with a matrix unit"):
         build_module(workload(), WITHOUT, CANDIDATE)
+
+
+def test_programs_without_python_do_without_it() -> None:
+    (kernel,) = chosen_kernels([workload(dtype="bfloat16")], ["sapphirerapids"])["x86_64"]
+    assert kernel.source.candidate.variant != "matrix"
+    assert not kernel.target.features & matrix_unit.FEATURES
+    assert "avx512bf16" in kernel.target.features
 
 
 def machine_without_leave(monkeypatch: pytest.MonkeyPatch) -> None:

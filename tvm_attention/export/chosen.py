@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import archspec.cpu
 
+from tvm_attention import matrix_unit
 from tvm_attention.errors import InvalidValueError, UnsupportedError
 from tvm_attention.isa import ARM_CORES, MACHINES
 from tvm_attention.kernel_source import KernelSource
@@ -76,7 +77,9 @@ def kernel_for(name: str, workload: AttentionWorkload, target: HardwareTarget) -
 
 
 def _target(name: str) -> HardwareTarget:
-    return detect_target() if name.strip().lower() == NATIVE else named_target(name)
+    """The target without a matrix unit: a program would have to ask the system for leave to use it."""
+    found = detect_target() if name.strip().lower() == NATIVE else named_target(name)
+    return replace(found, features=found.features - matrix_unit.FEATURES)
 
 
 def _check(w: AttentionWorkload) -> None:
