@@ -131,12 +131,12 @@ def _rows_within(w: AttentionWorkload, most: int) -> int:
 
 
 def _matrix_is_faster(w: AttentionWorkload) -> bool:
-    """Measured on Sapphire Rapids: float32 takes six products, which pay off from long rows of wide heads
-    on; rows of less than a tile are mostly padding."""
+    """Measured on Sapphire Rapids: float32 takes six products, which pay off from some hundred keys of wide
+    heads on; rows of less than a tile are mostly padding."""
     assert w.value_dim is not None
     if min(w.head_dim, w.value_dim) < 32:
         return False
-    return w.dtype != "float32" or (w.length_class == "long" and w.head_dim >= 64)
+    return w.dtype != "float32" or (w.length_class != "short" and w.head_dim >= 64)
 
 
 def _default_matrix(w: AttentionWorkload) -> Candidate:
