@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tvm_attention.schedules.candidate import Candidate
 from tvm_attention.schedules.cpu_space import (
     ROWS,
+    build,
     converts,
     decode_rows,
     design_space,
@@ -71,18 +71,6 @@ def machine_parameters(target: HardwareTarget) -> MachineParameters:
     """The micro-architecture's parameters with the target's own cache sizes."""
     core = MACHINES.get(target.micro_architecture, MACHINES["aarch64"])
     return replace(core, l1=target.l1d or core.l1, l2=target.l2 or core.l2)
-
-
-def build(
-    workload: AttentionWorkload,
-    machine: MachineParameters,
-    candidate: Candidate,
-    fixed: Any = None,
-) -> Any:
-    """The TVM schedule of a candidate; ``fixed`` as in :func:`tvm_attention.schedules.cpu.build`."""
-    from tvm_attention.schedules import cpu
-
-    return cpu.build(workload, machine, candidate, fixed)
 
 
 def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -> Candidate:

@@ -9,7 +9,7 @@ from tvm.s_tir import Schedule
 
 from tvm_attention.compute.matrix import DEPTH, SCORE_ROWS, TILE_ROWS
 from tvm_attention.schedules.candidate import Candidate
-from tvm_attention.schedules.cpu_running import non_finite
+from tvm_attention.schedules.cpu_running import non_finite, running_maximum
 from tvm_attention.schedules.cpu_task import Widths, edges, look_for_non_finite, query_task
 from tvm_attention.schedules.register_tile import annotate, transposition, vectorise_last
 from tvm_attention.schedules.stages import place, present
@@ -86,15 +86,7 @@ def _scores(sch: Schedule, c: Candidate, lanes: int, query_strip: Any) -> None:
         _modified(sch, lanes, strip, row, column_in)
     else:
         _product(sch, "ST", sch.get_loops(scores)[-5:], SCORE_ROWS // TILE_ROWS)
-    M = sch.get_sblock("M")
-    sch.reverse_compute_at(M, strip, preserve_unit_loops=True)
-    column, _, row = sch.get_loops(M)[-3:]
-    vector, lane = sch.split(column, [None, lanes])
-    sch.reorder(vector, row, lane)
-    annotate(sch, vector, {"query_vectors": 1})
-    sch.unroll(vector)
-    sch.vectorize(lane)
-    vectorise_last(sch, sch.decompose_reduction(M, tile), lanes)
+    running_maximum(sch, lanes, tile, strip, unrolled=False)
 
 
 def _modified(sch: Schedule, lanes: int, strip: Any, row: Any, column: Any) -> None:

@@ -22,7 +22,7 @@ def schedule_running(func: tirx.PrimFunc, c: Candidate, w: Widths) -> Schedule:
     place(sch, ("L", "P", "A", "D", "RM", "M", "SC", "MT", "ST"), strip)
     place(sch, ("QT",), task)
     annotate(sch, sch.get_loops(sch.get_sblock("QT"))[-3], {"query_strip": c["query_block"]})
-    _running_maximum(sch, w.lanes, *scores(sch, c, w.lanes, "block_keys"))
+    running_maximum(sch, w.lanes, *scores(sch, c, w.lanes, "block_keys"), unrolled=True)
     _weights_and_sum(sch, w.lanes)
     for name in ("A", "D", "RM"):
         vectorise_last(sch, sch.get_sblock(name), w.lanes)
@@ -61,15 +61,15 @@ def _accumulators(sch: Schedule, c: Candidate, lanes: int) -> Any:
     return query_strip
 
 
-def _running_maximum(sch: Schedule, lanes: int, tile: Any, strip: Any) -> None:
-    """The maximum of a score tile is taken as the tile is stored, while it is in registers."""
+def running_maximum(sch: Schedule, lanes: int, tile: Any, strip: Any, unrolled: bool) -> None:
+    """The maximum of a score tile is taken as the tile is stored: ``unrolled``, while it is in registers."""
     M = sch.get_sblock("M")
     sch.reverse_compute_at(M, strip, preserve_unit_loops=True)
     column, _, row = sch.get_loops(M)[-3:]
     vector, lane = sch.split(column, [None, lanes])
     sch.reorder(vector, row, lane)
     annotate(sch, vector, {"query_vectors": 1})
-    for loop in (vector, row):
+    for loop in (vector, row) if unrolled else (vector,):
         sch.unroll(loop)
     sch.vectorize(lane)
     init = sch.decompose_reduction(M, tile)

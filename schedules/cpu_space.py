@@ -5,6 +5,8 @@ Nothing here needs TVM, so that a record can be matched to a cached kernel witho
 
 from __future__ import annotations
 
+from typing import Any
+
 from tvm_attention.schedules.candidate import Candidate, Choices, DesignSpace
 from tvm_attention.schedules.machine import MachineParameters
 from tvm_attention.workload import AttentionWorkload
@@ -12,6 +14,18 @@ from tvm_attention.workload import AttentionWorkload
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 MAX_QUERY_BLOCK = 128
 MAX_MATRIX_ROWS = 1024  # of a task on the matrix unit
+
+
+def build(
+    workload: AttentionWorkload,
+    machine: MachineParameters,
+    candidate: Candidate,
+    fixed: Any = None,
+) -> Any:
+    """The TVM schedule of a candidate; ``fixed`` as in :func:`tvm_attention.schedules.cpu.build`."""
+    from tvm_attention.schedules import cpu
+
+    return cpu.build(workload, machine, candidate, fixed)
 
 
 def dividing_lanes(dim: int, lanes: int) -> int:

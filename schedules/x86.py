@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tvm_attention.schedules.candidate import Candidate
 from tvm_attention.schedules.cpu_space import (
     ROWS,
+    build,
     converts,
     decode_rows,
     design_space,
@@ -65,18 +65,6 @@ def machine_parameters(target: HardwareTarget) -> MachineParameters:
         target.l2 or level.l2,
         matrix_unit=target.features >= MATRIX_UNIT,
     )
-
-
-def build(
-    workload: AttentionWorkload,
-    machine: MachineParameters,
-    candidate: Candidate,
-    fixed: Any = None,
-) -> Any:
-    """The TVM schedule of a candidate; ``fixed`` as in :func:`tvm_attention.schedules.cpu.build`."""
-    from tvm_attention.schedules import cpu
-
-    return cpu.build(workload, machine, candidate, fixed)
 
 
 def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -> Candidate:

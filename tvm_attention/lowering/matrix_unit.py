@@ -13,6 +13,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
+from tvm_attention.compute.matrix import DEPTH
 from tvm_attention.lowering.matrix_ir import (
     BEGIN,
     END,
@@ -26,7 +27,6 @@ from tvm_attention.lowering.matrix_ir import (
 from tvm_attention.lowering.spans import Scope, Span
 from tvm_attention.lowering.statements import load_of, sequence
 
-DEPTH = 32  # numbers of a step
 _LEFT, _RIGHT = ("KP", "VP"), ("QB", "PB")
 
 
