@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import copy
 import datetime
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,12 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results.require_writable(options.json)
         with torch.inference_mode():
             rows = _measured(options)
+        _print(rows)
+        if options.json:
+            _write(options, rows)
     except InvalidValueError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    _print(rows)
-    if options.json:
-        _write(options, rows)
     return 0
 
 
@@ -165,7 +164,7 @@ def _write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         "threads": options.threads, "date": datetime.date.today().isoformat(),
         "model": {**shape, "head_dim": HEAD_DIM, "group": GROUP}, "cases": rows,
     }  # fmt: skip
-    options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    results.write(result, options.json)
 
 
 if __name__ == "__main__":

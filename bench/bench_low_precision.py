@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,38 +21,55 @@ from rich.console import Console
 from rich.table import Table
 
 import tvm_attention as ta
-from bench import machine
+from bench import machine, results
+from bench.command import THREADS, chosen_workloads
 from tvm_attention.accuracy import Accuracy, compare
+from tvm_attention.commands.arguments import OneLineParser, positive
+from tvm_attention.commands.ending import BAD_ARGUMENTS
 from tvm_attention.dtypes import numpy_dtype
+from tvm_attention.errors import InvalidValueError
 from tvm_attention.interleaved import Contender, interleave
-from tvm_attention.suites import shape_text, suite
+from tvm_attention.suites import shape_text
 from tvm_attention.workload import AttentionWorkload
 
 DTYPES = ("bfloat16", "float16")
 
 
-def main() -> int:
-    """Measure, print and, if asked to, write the results; 1 if a result of ours was wrong."""
-    parser = argparse.ArgumentParser(prog="bench_low_precision", description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each contender and workload")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of the suite")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and, if asked to, write the results; 1 if a result of ours was wrong, 2 for a name
+    that is not known or a file that cannot be written."""
+    options = _parser().parse_args(arguments)
     torch.set_num_threads(options.threads)
-    chosen = {n: w for n, w in suite("core").items() if not options.only or n in options.only}
-    rows = [_measure(n, w, d, options.seconds) for d in DTYPES for n, w in chosen.items()]
-    means = {d: _geometric_mean([r for r in rows if r["dtype"] == d]) for d in DTYPES}
-    _print(rows, means)
-    if options.json:
-        result = {
-            "machine": machine.machine(), "packages": machine.packages(),
-            "library": machine.library(), "threads": options.threads,
-            "date": datetime.date.today().isoformat(), "workloads": rows,
-            "geometric_mean_torch_over_ours": means,
-        }  # fmt: skip
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    try:
+        chosen = chosen_workloads("core", options.only)
+        if options.json:
+            results.require_writable(options.json)
+        rows = [_measure(n, w, d, options.seconds) for d in DTYPES for n, w in chosen.items()]
+        means = {d: _geometric_mean([r for r in rows if r["dtype"] == d]) for d in DTYPES}
+        _print(rows, means)
+        if options.json:
+            result = {
+                "machine": machine.machine(), "packages": machine.packages(),
+                "library": machine.library(), "threads": options.threads,
+                "date": datetime.date.today().isoformat(), "workloads": rows,
+                "geometric_mean_torch_over_ours": means,
+            }  # fmt: skip
+            results.write(result, options.json)
+    except InvalidValueError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return BAD_ARGUMENTS
     return 0 if all(row["holds"] for row in rows) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(prog="bench_low_precision", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--threads", type=THREADS, default=2)
+    parser.add_argument(
+        "--seconds", type=positive, default=1.0, help="of each contender and workload"
+    )
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of the suite")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
+    return parser
 
 
 def _measure(name: str, w: AttentionWorkload, dtype: str, seconds: float) -> dict[str, Any]:

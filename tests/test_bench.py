@@ -1,3 +1,4 @@
+import importlib
 import io
 import json
 import math
@@ -311,6 +312,21 @@ def test_usage_errors_take_one_line(capsys, arguments, reason):
     said = capsys.readouterr().err
     assert reason in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["bench_options", "bench_low_precision"])
+def test_the_other_benchmarks_refuse_alike(monkeypatch, tmp_path, capsys, name):
+    pytest.importorskip("torch")
+    program = importlib.import_module(f"bench.{name}")
+    monkeypatch.setattr(program, "_measure", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(program.torch, "set_num_threads", lambda _: None)
+    assert program.main(["--json", str(tmp_path)]) == 2
+    assert "expected a file that can be written" in capsys.readouterr().err
+    for arguments in (["--seconds", "-1"], ["--threads", "0"]):
+        with pytest.raises(SystemExit) as stop:
+            program.main(arguments)
+        assert stop.value.code == 2
+        assert "expected a" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_written_costs_no_measurement(monkeypatch, tmp_path, capsys):

@@ -112,7 +112,7 @@ def rewritten(place: Path, change: Callable[[dict[str, Any]], None]) -> None:
         ("library", "something", "expected a manifest of tvm_attention"),
         ("abi", 9, "expected ABI 1, got 9"),
         ("architecture", 5, "expected architecture to be a str, got 5"),
-        ("architecture", "riscv64", "got one for riscv64; export for a target of this machine"),
+        ("architecture", "riscv64", "got one for 'riscv64'; export for a target of this machine"),
         ("files", {}, "expected a shared library in the manifest, found none"),
         ("files", {"shared": {"name": "../x"}}, "expected a file of this folder"),
         ("files", {"shared": {"name": "gone.so"}}, "expected the library of the manifest"),
@@ -152,7 +152,7 @@ def test_a_library_of_another_architecture_is_refused(
         ArchiveError, match=f"expected an archive for {other}, it has {architecture()}"
     ):
         Archive.open(copy)
-    with pytest.raises(ArchiveError, match=f"got one for {architecture()}"):
+    with pytest.raises(ArchiveError, match=f"got one for '{architecture()}'"):
         Archive.open(copy / architecture())
 
 

@@ -16,6 +16,7 @@ from tvm_attention.commands.ending import (
     INTERRUPTED,
     error_text,
     give_up_output,
+    show_anything,
     stopped,
     warnings_in_one_line,
 )
@@ -44,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Performs a command and returns its exit status. Bad arguments raise SystemExit(2)."""
+    show_anything()
     try:
         try:
             return _perform(sys.argv[1:] if arguments is None else list(arguments))

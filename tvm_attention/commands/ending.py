@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
@@ -19,6 +20,13 @@ EXIT_STATUSES = """exit status:
   2    bad arguments, or an error that stopped the command (one line on stderr)
   130  interrupted (Ctrl-C)
   141  whoever read the output closed it before its end"""
+
+
+def show_anything() -> None:
+    """Has characters that the output's encoding lacks, in a path perhaps, written as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def stopped(reason: str, status: int = BAD_ARGUMENTS) -> int:
