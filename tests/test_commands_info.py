@@ -10,8 +10,8 @@ import pytest
 from command_logs import damage, legal_record, write_user_log
 
 from tvm_attention import environment, threads
-from tvm_attention.commands import info
 from tvm_attention.__main__ import main
+from tvm_attention.commands import info
 from tvm_attention.database import user_log_path
 from tvm_attention.errors import KernelBuildError
 from tvm_attention.target import detect_target

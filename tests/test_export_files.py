@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -72,6 +73,34 @@ print("right")
         [sys.executable, "-I", "-c", program, *paths], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+
+
+PROGRAM = """
+#include <stdio.h>
+#include <stdlib.h>
+#include "tvm_attention.h"
+
+int main(void) {
+  size_t count = 12 * 384 * 64;
+  float *q = calloc(count, 4), *k = calloc(count, 4), *v = malloc(4 * count), *out = calloc(count, 4);
+  for (size_t i = 0; i < count; ++i) v[i] = 3.0f;
+%s
+  for (size_t i = 0; i < count; ++i)
+    if (!(out[i] > 2.9999f && out[i] < 3.0001f)) return 1;
+  return 0;
+}
+"""
+
+
+@needs_compiler
+def test_the_readme_s_c_is_a_program(exported: Path, tmp_path: Path) -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```c\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    (tmp_path / "program.c").write_text(PROGRAM % block)
+    library = exported / architecture() / "libtvm_attention.a"
+    options = ["-Wall", "-Werror", f"-I{exported}/include", str(library), "-pthread", "-lm"]
+    subprocess.run(["cc", "program.c", *options, "-o", "program"], cwd=tmp_path, check=True)
+    subprocess.run([tmp_path / "program"], check=True)
 
 
 @needs_compiler
