@@ -17,14 +17,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 import tvm_attention.torch
 from bench import machine, results
+from bench.command import PROGRAM
 from tvm_attention.commands.arguments import OneLineParser, positive, whole_number
-from tvm_attention.commands.ending import BAD_ARGUMENTS
+from tvm_attention.commands.ending import BAD_ARGUMENTS, FAILED, OK, ended
+from tvm_attention.commands.output import console
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.interleaved import Contender, interleave
 
@@ -39,21 +40,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and, if asked to, write; 1 if the two models differ, 2 for bad arguments."""
     options = _parser().parse_args(arguments)
     if options.hidden % (HEAD_DIM * GROUP):
-        print(f"bench: --hidden: expected a multiple of {HEAD_DIM * GROUP}", file=sys.stderr)
+        print(f"{PROGRAM}: --hidden: expected a multiple of {HEAD_DIM * GROUP}", file=sys.stderr)
         return BAD_ARGUMENTS
+    return ended(lambda: _perform(options), PROGRAM)
+
+
+def _perform(options: argparse.Namespace) -> int:
     torch.set_num_threads(options.threads)
+    if options.json:
+        results.require_writable(options.json)
     try:
-        if options.json:
-            results.require_writable(options.json)
         with torch.inference_mode():
             rows = _measured(options)
+    except InvalidValueError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return FAILED
+    try:
         _print(rows)
+    finally:
         if options.json:
             _write(options, rows)
-    except InvalidValueError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return OK
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -154,7 +161,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
             f"{row['sdpa']['median'] * 1e3:.3g}",
             f"{ratio['median']:.2f} ({ratio['q1']:.2f}-{ratio['q3']:.2f})",
         )  # fmt: skip
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    console().print(table)
 
 
 def _write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:

@@ -17,17 +17,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
 from rich.table import Table
 
 import tvm_attention as ta
 from bench import machine, results
-from bench.command import THREADS, chosen_workloads
+from bench.command import PROGRAM, THREADS, chosen_workloads
 from tvm_attention.accuracy import Accuracy, compare
 from tvm_attention.commands.arguments import OneLineParser, positive
-from tvm_attention.commands.ending import BAD_ARGUMENTS
+from tvm_attention.commands.ending import ended
+from tvm_attention.commands.output import console
 from tvm_attention.dtypes import numpy_dtype
-from tvm_attention.errors import InvalidValueError
 from tvm_attention.interleaved import Contender, interleave
 from tvm_attention.suites import shape_text
 from tvm_attention.workload import AttentionWorkload
@@ -39,14 +38,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and, if asked to, write the results; 1 if a result of ours was wrong, 2 for a name
     that is not known or a file that cannot be written."""
     options = _parser().parse_args(arguments)
+    return ended(lambda: _perform(options), PROGRAM)
+
+
+def _perform(options: argparse.Namespace) -> int:
     torch.set_num_threads(options.threads)
+    chosen = chosen_workloads("core", options.only)
+    if options.json:
+        results.require_writable(options.json)
+    rows = [_measure(n, w, d, options.seconds) for d in DTYPES for n, w in chosen.items()]
+    means = {d: _geometric_mean([r for r in rows if r["dtype"] == d]) for d in DTYPES}
     try:
-        chosen = chosen_workloads("core", options.only)
-        if options.json:
-            results.require_writable(options.json)
-        rows = [_measure(n, w, d, options.seconds) for d in DTYPES for n, w in chosen.items()]
-        means = {d: _geometric_mean([r for r in rows if r["dtype"] == d]) for d in DTYPES}
         _print(rows, means)
+    finally:
         if options.json:
             result = {
                 "machine": machine.machine(), "packages": machine.packages(),
@@ -55,9 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "geometric_mean_torch_over_ours": means,
             }  # fmt: skip
             results.write(result, options.json)
-    except InvalidValueError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return BAD_ARGUMENTS
     return 0 if all(row["holds"] for row in rows) else 1
 
 
@@ -134,10 +135,10 @@ def _print(rows: list[dict[str, Any]], means: dict[str, float]) -> None:
             f"{row['float32']['median']:.2f}", f"{row['max_error']:.1e}",
             f"{row['torch_max_error']:.1e}",
         )  # fmt: skip
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    console.print(table)
+    out = console()
+    out.print(table)
     for dtype, mean in means.items():
-        console.print(f"{dtype}: torch / ours, geometric mean {mean:.2f}", highlight=False)
+        out.print(f"{dtype}: torch / ours, geometric mean {mean:.2f}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -16,15 +16,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
 from rich.table import Table
 
 import tvm_attention as ta
 from bench import machine, results
-from bench.command import THREADS
+from bench.command import PROGRAM, THREADS
 from tvm_attention.commands.arguments import OneLineParser, positive
-from tvm_attention.commands.ending import BAD_ARGUMENTS
-from tvm_attention.errors import InvalidValueError
+from tvm_attention.commands.ending import ended
+from tvm_attention.commands.output import console
 from tvm_attention.interleaved import Contender, interleave
 
 LENGTHS = [512, 100, 37, 300, 256, 1, 129, 411]  # of packed sequences
@@ -36,13 +35,18 @@ Case = tuple[str, str, Call, Call, "Call | None"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and, if asked to, write the results; 2 for a file that cannot be written."""
     options = _parser().parse_args(arguments)
+    return ended(lambda: _perform(options), PROGRAM)
+
+
+def _perform(options: argparse.Namespace) -> int:
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
+    if options.json:
+        results.require_writable(options.json)
+    rows = [_measure(*case, options.seconds) for case in _cases()]
     try:
-        if options.json:
-            results.require_writable(options.json)
-        rows = [_measure(*case, options.seconds) for case in _cases()]
         _print(rows)
+    finally:
         if options.json:
             result = {
                 "machine": machine.machine(), "packages": machine.packages(),
@@ -50,9 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "date": datetime.date.today().isoformat(), "cases": rows,
             }  # fmt: skip
             results.write(result, options.json)
-    except InvalidValueError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return BAD_ARGUMENTS
     return 0
 
 
@@ -199,7 +200,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
             row["case"], f"{row['seconds']['median'] * 1e3:.3g}", row["compared with"],
             f"{row['ratio']['median']:.2f}", against,
         )  # fmt: skip
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    console().print(table)
 
 
 if __name__ == "__main__":
