@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -74,6 +75,34 @@ print("right")
     assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
 
 
+PROGRAM = """
+#include <stdio.h>
+#include <stdlib.h>
+#include "tvm_attention.h"
+
+int main(void) {
+  size_t count = 12 * 384 * 64;
+  float *q = calloc(count, 4), *k = calloc(count, 4), *v = malloc(4 * count), *out = calloc(count, 4);
+  for (size_t i = 0; i < count; ++i) v[i] = 3.0f;
+%s
+  for (size_t i = 0; i < count; ++i)
+    if (!(out[i] > 2.9999f && out[i] < 3.0001f)) return 1;
+  return 0;
+}
+"""
+
+
+@needs_compiler
+def test_the_readme_s_c_is_a_program(exported: Path, tmp_path: Path) -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```c\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    (tmp_path / "program.c").write_text(PROGRAM % block)
+    library = exported / architecture() / "libtvm_attention.a"
+    options = ["-Wall", "-Werror", f"-I{exported}/include", str(library), "-pthread", "-lm"]
+    subprocess.run(["cc", "program.c", *options, "-o", "program"], cwd=tmp_path, check=True)
+    subprocess.run([tmp_path / "program"], check=True)
+
+
 @needs_compiler
 def test_the_loader_passes_options_on(exported: Path) -> None:
     rng = np.random.default_rng(1)
@@ -112,7 +141,7 @@ def rewritten(place: Path, change: Callable[[dict[str, Any]], None]) -> None:
         ("library", "something", "expected a manifest of tvm_attention"),
         ("abi", 9, "expected ABI 1, got 9"),
         ("architecture", 5, "expected architecture to be a str, got 5"),
-        ("architecture", "riscv64", "got one for riscv64; export for a target of this machine"),
+        ("architecture", "riscv64", "got one for 'riscv64'; export for a target of this machine"),
         ("files", {}, "expected a shared library in the manifest, found none"),
         ("files", {"shared": {"name": "../x"}}, "expected a file of this folder"),
         ("files", {"shared": {"name": "gone.so"}}, "expected the library of the manifest"),
@@ -152,7 +181,7 @@ def test_a_library_of_another_architecture_is_refused(
         ArchiveError, match=f"expected an archive for {other}, it has {architecture()}"
     ):
         Archive.open(copy)
-    with pytest.raises(ArchiveError, match=f"got one for {architecture()}"):
+    with pytest.raises(ArchiveError, match=f"got one for '{architecture()}'"):
         Archive.open(copy / architecture())
 
 

@@ -243,3 +243,16 @@ def test_argument_tree_imports_nothing_slow() -> None:
     )
     done = _python("-c", code)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_characters_that_the_output_cannot_hold(tmp_path: Path) -> None:
+    folder = tmp_path / "Ordner ä 中"
+    variables = {"PYTHONIOENCODING": "ascii", "TVM_ATTENTION_LOG_DIR": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-m", "tvm_attention", "info"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **variables},
+    )
+    assert done.returncode == 0, done.stderr
+    assert r"\xe4 \u4e2d" in done.stdout.replace("\n", "")

@@ -102,7 +102,7 @@ def examine() -> Iterator[Finding]:
     yield _in_child("threads", "threads", pool)
     if importlib.util.find_spec("torch"):
         yield _in_child("threads with torch", "torch_threads", pool)
-    folder = f"make the folder writable or set {environment.CACHE_DIR} to one that is"
+    folder = f"make the folder writable, make room or set {environment.CACHE_DIR} to another"
     yield _here("kernel cache", _cache, folder)
     logs = f"correct or delete what was refused, or set {environment.LOG_DIR} to another folder"
     yield _here("your logs", _user_logs, logs)

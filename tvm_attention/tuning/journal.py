@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tvm_attention import environment
+from tvm_attention.database.shapes import MOST_CHARACTERS, one_line
 from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.errors import TuningError
 from tvm_attention.schedules import Candidate
@@ -19,6 +21,9 @@ from tvm_attention.target import HardwareTarget
 from tvm_attention.workload import AttentionWorkload
 
 _AGAIN = '{"again": true}'
+_MOST_BYTES = 1 << 26  # hundreds of thousands of trials
+# OverflowError is that of a float of too many digits.
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +61,19 @@ class Journal:
             try:
                 entry = json.loads(line)
                 if "ended" in entry:
-                    ended = str(entry["ended"])
+                    one_line("ended", entry["ended"])
+                    ended = entry["ended"]
                 else:
                     trials.append(_trial(entry))
                     ended = None
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except _DAMAGED:
                 continue
         return trials, ended
 
     @property
     def again(self) -> bool:
         """Whether its search replaces what was recorded before, see :meth:`start_again`."""
-        return self._lines()[:1] == [_AGAIN]
+        return self._lines()[:1] == [_AGAIN.encode()]
 
     def add(self, trial: Trial) -> None:
         self._append(
@@ -75,7 +81,7 @@ class Journal:
                 "variant": trial.candidate.variant,
                 "decisions": dict(trial.candidate.decisions),
                 "seconds": trial.seconds,
-                "error": trial.error,
+                "error": _one_line(trial.error),
             }
         )
 
@@ -96,13 +102,23 @@ class Journal:
     def _append(self, entry: dict[str, object]) -> None:
         with self._opened("a") as file:
             # A line of its own even after one that a crash cut short.
-            cut = self.path.stat().st_size and not self.path.read_bytes().endswith(b"\n")
-            file.write(("\n" if cut else "") + json.dumps(entry, sort_keys=True) + "\n")
+            start = "\n" if self._is_cut_short() else ""
+            file.write(start + json.dumps(entry, sort_keys=True) + "\n")
 
-    def _lines(self) -> list[str]:
+    def _is_cut_short(self) -> bool:
+        with self.path.open("rb") as file:
+            if not file.seek(0, os.SEEK_END):
+                return False
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+
+    def _lines(self) -> list[bytes]:
         try:
-            return self.path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError):
+            if not self.path.is_file():  # a pipe or a device could be read for ever
+                return []
+            with self.path.open("rb") as file:
+                return file.read(_MOST_BYTES).splitlines()
+        except OSError:
             return []
 
     @contextmanager
@@ -119,17 +135,23 @@ class Journal:
 
 
 def _trial(entry: dict[str, Any]) -> Trial:
-    """A trial from its line. Raises ValueError, KeyError, TypeError or AttributeError for another."""
+    """A trial from its line. Raises one of _DAMAGED for another."""
     decisions, seconds = entry["decisions"], entry["seconds"]
     if any(type(value) is not int for value in decisions.values()):
         raise TypeError("decisions")
     if seconds is not None and not 0.0 < float(seconds) < math.inf:
         raise ValueError("seconds")
+    for name in ("variant", "error"):
+        one_line(name, entry[name])
     return Trial(
-        Candidate.of(str(entry["variant"]), decisions),
+        Candidate.of(entry["variant"], decisions),
         None if seconds is None else float(seconds),
-        str(entry["error"]),
+        entry["error"],
     )
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)[:MOST_CHARACTERS]
 
 
 def journal_directory() -> Path:
