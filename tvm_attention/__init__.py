@@ -72,9 +72,10 @@ _MODULES = {
     "kernel_source": ("KernelSource",),
     "kv_cache": ("KVCache", "PagedKVCache", "paged_attention", "quantise"),
     "multi_head": ("MultiHeadAttention",),
+    "onnx": (),  # modules to be asked for by their names
     "runtime": ("Explanation", "explain", "load"),
     "target": ("HardwareTarget", "detect_target"),
-    "torch": (),  # a module to be asked for by its name
+    "torch": (),
     "tuning": ("TuningOutcome", "TuningProgress", "TuningResult", "tune"),
     "varlen": ("attention_varlen",),
     "workload": ("AttentionWorkload",),
