@@ -70,6 +70,25 @@ def test_minilm_embeds_real_sentences_as_the_stock_model_does(
     assert minilm.cosine_distances(found[:1], found[1:]).min() > 0.1  # sentences differ
 
 
+def test_the_attention_map_of_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _minilm(monkeypatch)
+    pytest.importorskip("matplotlib", reason="the extra dev brings it")
+    from examples import attention_map
+
+    output = tmp_path / "map.png"
+    arguments = ["--sentence", "A cat slept.", "--layer", "1", "-o", str(output)]
+    monkeypatch.setattr("sys.argv", ["attention_map.py", *arguments])
+    assert attention_map.main() == 0
+    assert "6 tokens, 12 heads of layer 1\nequal to" in capsys.readouterr().out
+    assert output.read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr("sys.argv", ["attention_map.py", "-o", str(tmp_path / "map.nothing")])
+    with pytest.raises(SystemExit) as stop:
+        attention_map.main()
+    assert stop.value.code == 2
+
+
 @pytest.mark.parametrize(
     "arguments", [["--sentences", "/absent.txt"], ["--sentences", "/"], ["--seconds", "-1"]]
 )
