@@ -11,7 +11,8 @@ __all__ = ["Cell", "details", "escape", "figure", "section", "table"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A table's cell; ``kind`` is a class of the style sheet: "number", "better", "worse" or none."""
+    """A table's cell; ``kind`` is a class of the style sheet: "number", "better", "worse", "long"
+    (may be broken into lines) or none."""
 
     text: str
     kind: str = ""

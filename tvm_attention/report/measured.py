@@ -103,7 +103,7 @@ def _mean(result: ResultFile, peer: str) -> tuple[Cell | str, ...]:
         peer,
         Cell(f"{mean:.2f}", f"number {_kind(mean)}"),
         Cell(str(len(ratios)), "number"),
-        ", ".join(lost) or "none",
+        Cell(", ".join(lost) or "none", "long"),
     )
 
 

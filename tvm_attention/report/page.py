@@ -52,7 +52,7 @@ def _hardware(contents: Contents) -> str:
         ("target", f"{target.name} (instruction-set level {target.isa})"),
         ("cores", f"{target.cores} that this process may use"),
         *((name, size_text(size) if size else "unknown") for name, size in caches),
-        ("features", ", ".join(sorted(target.features))),
+        ("features", Cell(", ".join(sorted(target.features)), "long")),
     ]
     return section("hardware", "Hardware", table(("", "of this machine"), rows))
 
@@ -94,7 +94,7 @@ def _record(name: str, explanation: Explanation) -> tuple[Cell | str, ...]:
         Cell(f"{1 / record.ratio:.2f}x", "number"),
         f"{record.provenance['on']}, {record.provenance['trials']} trials",
         Cell(str(record.threads), "number"),
-        Cell(record.date, "tag"),
+        record.date,
     )
 
 
