@@ -23,6 +23,7 @@ from rich.table import Table
 import tvm_attention as ta
 from bench import machine
 from tvm_attention.accuracy import Accuracy, compare
+from tvm_attention.commands.bar import stepped
 from tvm_attention.dtypes import numpy_dtype
 from tvm_attention.interleaved import Contender, interleave
 from tvm_attention.suites import shape_text, suite
@@ -41,7 +42,8 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     chosen = {n: w for n, w in suite("core").items() if not options.only or n in options.only}
-    rows = [_measure(n, w, d, options.seconds) for d in DTYPES for n, w in chosen.items()]
+    todo = [(n, w, d) for d in DTYPES for n, w in chosen.items()]
+    rows = [_measure(*one, options.seconds) for one in stepped(todo, lambda o: f"{o[0]} {o[2]}")]
     means = {d: _geometric_mean([r for r in rows if r["dtype"] == d]) for d in DTYPES}
     _print(rows, means)
     if options.json:

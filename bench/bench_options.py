@@ -22,6 +22,7 @@ from rich.table import Table
 
 import tvm_attention as ta
 from bench import machine
+from tvm_attention.commands.bar import stepped
 from tvm_attention.interleaved import Contender, interleave
 
 LENGTHS = [512, 100, 37, 300, 256, 1, 129, 411]  # of packed sequences
@@ -39,7 +40,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    rows = [_measure(*case, options.seconds) for case in _cases()]
+    rows = [_measure(*case, options.seconds) for case in stepped(_cases(), lambda c: c[0])]
     _print(rows)
     if options.json:
         result = {

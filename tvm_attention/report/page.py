@@ -47,7 +47,7 @@ def page(contents: Contents, made: str, advance: Advance = lambda _: None) -> st
 def _hardware(contents: Contents) -> str:
     target = contents.target
     caches = (("L1 data", target.l1d), ("L2", target.l2), ("L3", target.l3))
-    rows = [
+    rows: list[tuple[str, Cell | str]] = [
         ("processor", target.model or "unknown"),
         ("target", f"{target.name} (instruction-set level {target.isa})"),
         ("cores", f"{target.cores} that this process may use"),
