@@ -14,10 +14,14 @@ from tvm_attention.commands.bar import bar, stepped
 
 STEPS = """
 import time
-from tvm_attention.commands.bar import stepped
-for name in stepped(["one[x]", "two", "three"], str):
-    print("line of", name, flush=True)
-    time.sleep(0.15)
+from tvm_attention.commands.bar import bar
+from tvm_attention.commands.output import console, say
+out = console()
+with bar(3, out) as advance:
+    for name in ("one[x]", "two", "three"):
+        advance(name)
+        say(out, f"line of {name}")
+        time.sleep(0.15)
 print("end", flush=True)
 """
 
@@ -68,6 +72,6 @@ def test_a_file_gets_the_lines_and_the_terminal_the_bar(tmp_path: Path) -> None:
 
 def test_on_a_terminal_lines_stay_above_the_bar(tmp_path: Path) -> None:
     terminal, _ = _on_a_terminal(True, tmp_path)
-    for expected in ("line of one[x]\r\n", "line of three\r\n", "2/3"):
+    for expected in ("\x1b[2Kline of one[x]\r\n", "\x1b[2Kline of three\r\n", "2/3"):
         assert expected in terminal
     assert terminal.endswith("end\r\n")

@@ -1,4 +1,4 @@
-"""A progress bar on stderr, for what takes long; where stderr is no terminal, nothing."""
+"""A progress bar for what takes long; where there is no terminal, nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -17,10 +18,13 @@ Item = TypeVar("Item")
 
 
 @contextmanager
-def bar(total: int) -> Iterator[Advance]:
-    """Gives a function that is called with the name of each of ``total`` steps as it begins. Lines that are
-    printed meanwhile stay above the bar, which is gone when the block ends, however it ends."""
-    out = console(stderr=True)
+def bar(total: int, beside: Console | None = None) -> Iterator[Advance]:
+    """Gives a function that is called with the name of each of ``total`` steps as it begins.
+
+    The bar is on stderr, or on the console ``beside`` if that is a terminal: lines that are printed on
+    that meanwhile stay above the bar. It is gone when the block ends, however it ends.
+    """
+    out = beside if beside is not None and beside.is_terminal else console(stderr=True)
     progress = Progress(
         BarColumn(),
         MofNCompleteColumn(),

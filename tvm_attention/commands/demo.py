@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     asked = options.workload is not None or options.suite is not None
     workloads = chosen_workloads(options) if asked else suite("demo")
     out = Console(quiet=True) if options.json else console()
-    with bar(len(workloads)) as advance:
+    with bar(len(workloads), None if options.json else out) as advance:
         findings = demo.run(out, workloads, advance=advance)
     if options.json:
         print_json(findings.to_dict())

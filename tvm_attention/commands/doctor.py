@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     """Makes every check; exit status 1 if one failed."""
     out = console()
     findings = []
-    with bar(len(checks())) as advance:
+    with bar(len(checks()), None if options.json else out) as advance:
         for finding in each_cause_once(examine(advance)):
             findings.append(finding)
             if not options.json:
