@@ -52,7 +52,7 @@ def attention_maps(model: Any, words: Any) -> NDArray[np.float32]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sentence", default=SENTENCE, metavar="TEXT")
-    parser.add_argument("--layer", type=int, default=2, choices=range(6), help="default 2")
+    parser.add_argument("--layer", type=int, default=3, choices=range(6), help="default 3")
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("attention_map.png"), metavar="FILE"
     )

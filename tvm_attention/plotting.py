@@ -52,9 +52,9 @@ def plot_attention(
         raise InvalidValueError(f"columns: expected 1 or more, got {columns}")
     across = min(columns, heads)
     down = math.ceil(heads / across)
-    label = _INCHES / 2.4 * min(24, max(map(len, (*queries, *seen))))
     width, height = (max(1.6, _INCHES * min(n, _LABELS)) for n in (keys, rows))
-    figure = new_figure(across * (width + label + 0.2) + 0.9, down * (height + label + 0.45))
+    beside, below = (_INCHES / 2.4 * min(24, max(map(len, words))) for words in (queries, seen))
+    figure = new_figure(across * (width + beside + 0.2) + 0.9, down * (height + below + 0.45))
     highest = float(maps.max()) or 1.0
     axes: list[Axes] = list(figure.subplots(down, across, squeeze=False).flat)
     for place, panel in enumerate(axes):
@@ -65,8 +65,8 @@ def plot_attention(
         if titles is not None or heads > 1:
             panel.set_title(titles[place] if titles is not None else f"head {place}", fontsize=10)
         _label(panel, queries, seen)
-    bar = figure.colorbar(image, ax=axes, shrink=0.6, fraction=0.03, pad=0.01, aspect=30)
-    bar.set_label("share of a word's attention (rows sum to 1)", fontsize=9)
+    bar = figure.colorbar(image, ax=axes, shrink=1 / down, fraction=0.03, pad=0.01)
+    bar.set_label("share of attention", fontsize=8)
     bar.ax.tick_params(labelsize=7)
     return figure
 
