@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib")
 from tvm_attention import attention, plot_attention, plotting
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
 
-WORDS = ["the", "cat", "costs", "$5"]
+WORDS = ["the", "cat", "$5", "costs$"]
 
 
 def _weights(*shape: int) -> Any:
@@ -31,7 +31,7 @@ def test_a_map_has_its_words_and_its_numbers() -> None:
     (panel,) = _panels(figure := plot_attention(weights, WORDS))
     np.testing.assert_array_equal(panel.images[0].get_array(), weights)
     for axis in (panel.xaxis, panel.yaxis):
-        assert [t.get_text() for t in axis.get_ticklabels()] == ["the", "cat", "costs", r"\$5"]
+        assert [t.get_text() for t in axis.get_ticklabels()] == WORDS
     assert panel.images[0].get_clim() == (0, weights.max())
     png = io.BytesIO()
     figure.savefig(png, format="png")

@@ -109,6 +109,25 @@ def test_the_page_loads_nothing() -> None:
     assert "<title>" in text
 
 
+def test_long_searches_and_odd_names_fit_the_page(folders: Path) -> None:
+    host = detect_target()
+    lines = [
+        json.dumps({"variant": "$\\frac", "decisions": {"$a": n % 7, "b_{": n % 3}, "error": "",
+                    "seconds": None if n % 5 == 4 else 1e-3 + n % 97 / 1e5})
+        for n in range(3000)
+    ]  # fmt: skip
+    folder = folders / "journals" / host.name
+    folder.mkdir(parents=True)
+    for number in range(20):
+        (folder / f"{number}.jsonl").write_text("\n".join(lines))
+    page = _write("--journals", str(folders / "journals"))
+    assert Path("r.html").stat().st_size < 3 << 20
+    assert page.tags.count("svg") == 16
+    assert "Searches not shown: 4." in page.words
+    assert "3000 trials" in page.words
+    assert "$a" in page.words
+
+
 def test_a_machine_with_no_files_yet(capsys: pytest.CaptureFixture[str]) -> None:
     page = _write("--suite", "demo")
     assert "No measurements were given" in page.words

@@ -107,16 +107,15 @@ def _words(name: str, what: str, words: Sequence[str], count: int) -> list[str]:
         raise InvalidValueError(
             f"{name}: expected {count}, one for each {what} of the weights, got {len(words)}"
         )
-    return [str(word).replace("$", r"\$") for word in words]  # $ would begin a formula
+    return [str(word) for word in words]
 
 
 def _label(panel: Axes, queries: list[str], keys: list[str]) -> None:
     """Words on both sides; of very many, every second, third, ..."""
     for axis, words, turned in ((panel.xaxis, keys, 90), (panel.yaxis, queries, 0)):
         places = range(0, len(words), math.ceil(len(words) / _LABELS))
-        axis.set_ticks(
-            list(places), [words[place] for place in places], fontsize=8, rotation=turned
-        )
+        shown = [words[place] for place in places]
+        axis.set_ticks(list(places), shown, fontsize=8, rotation=turned, parse_math=False)
     panel.tick_params(length=0, pad=2)
     for spine in panel.spines.values():
         spine.set_color("0.8")

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import onnx
 
+from tvm_attention import environment
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.onnx.places import Array
 
@@ -70,6 +71,7 @@ def _session(model: Any) -> Any:
     options = onnxruntime.SessionOptions()
     # Its threads would spin on the cores that attention needs next.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.intra_op_num_threads = environment.num_threads() or 0  # 0: as onnxruntime thinks best
     options.log_severity_level = 3
     try:
         return onnxruntime.InferenceSession(

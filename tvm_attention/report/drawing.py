@@ -19,6 +19,7 @@ PEERS = ("#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 MARKERS = "os^Dv*"
 _STYLE = {
     "svg.fonttype": "none",
+    "text.parse_math": False,  # names come from files
     "font.family": "sans-serif",
     "font.size": 9,
     "axes.spines.top": False,

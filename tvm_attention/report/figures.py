@@ -1,4 +1,4 @@
-"""The report's figures."""
+"""The figures of what was measured."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tvm_attention.report.drawing import GRID, MARKERS, OURS, PEERS, QUIET, plain_ticks, svg
-from tvm_attention.report.influence import Influence, best_so_far
+from tvm_attention.report.drawing import GRID, MARKERS, OURS, PEERS, plain_ticks, svg
 from tvm_attention.report.labels import label_points
 from tvm_attention.report.results import MODES, Measurement, ResultFile
-from tvm_attention.tuning.searches import Search
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-_MOST_DECISIONS = 8
 
 
 def roofline(name: str, result: ResultFile) -> str:
@@ -148,51 +144,3 @@ def _speed_axes(panel: Axes, mode: str, results: Sequence[ResultFile]) -> None:
     panel.xaxis.set_ticks([], minor=True)
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     panel.grid(True)
-
-
-def search_figure(name: str, search: Search, influences: Sequence[Influence]) -> str:
-    """The best so far over the trials, and how much each decision had to do with it."""
-
-    def draw(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-        _curve(left, search)
-        shown = influences[:_MOST_DECISIONS]
-        right.barh([i.decision for i in shown], [i.share for i in shown], color=OURS, height=0.65)
-        right.set(
-            xlim=(0, 1),
-            ylim=(max(len(shown), 4) - 0.5, -0.5),
-            xlabel="share of the variation of log time",
-        )
-        right.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        right.tick_params(axis="y", length=0)
-        if not shown:
-            right.text(0.5, 0.5, "too few trials to tell", ha="center", transform=right.transAxes)
-            right.set_yticks([])
-
-    return svg(name, 9.5, 2.7, draw)
-
-
-def _curve(axes: Axes, search: Search) -> None:
-    measured = [(n, t.seconds) for n, t in enumerate(search.trials, 1) if t.seconds is not None]
-    failed = [n for n, t in enumerate(search.trials, 1) if t.seconds is None]
-    unit, scale = ("ms", 1e3) if measured and min(s for _, s in measured) >= 1e-3 else ("us", 1e6)
-    axes.plot([n for n, _ in measured], [s * scale for _, s in measured], "o", color=QUIET, markersize=3,
-              label="a trial")  # fmt: skip
-    best = [math.nan if b is None else b * scale for b in best_so_far(search.trials)]
-    axes.plot(range(1, len(best) + 1), best, drawstyle="steps-post", color=OURS, linewidth=1.8,
-              label="best so far")  # fmt: skip
-    if search.trials[0].seconds is not None:
-        axes.axhline(search.trials[0].seconds * scale, color="#333333", linestyle="--", linewidth=0.9,
-                     label="the first trial, the default schedule")  # fmt: skip
-    if failed:
-        axes.plot(failed, [0.97] * len(failed), "x", color=PEERS[0], markersize=4, label="failed",
-                  transform=axes.get_xaxis_transform())  # fmt: skip
-    if measured:
-        seconds = [s * scale for _, s in measured]
-        top = min(max(seconds), 6 * min(seconds))  # beyond, the curve would be a line on the floor
-        limits = (0.92 * min(seconds), 1.4 * top)  # room for the legend
-        axes.set(ylim=limits, yscale="log")
-        plain_ticks(axes.yaxis, *limits)
-    axes.set(xlabel="trial", ylabel=f"{unit} a call", xlim=(0, len(search.trials) + 1))
-    axes.grid(True, axis="y")
-    axes.legend(loc="upper right", frameon=False, fontsize=7.5, ncols=2)

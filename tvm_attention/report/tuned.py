@@ -6,9 +6,9 @@ from collections import Counter
 
 from tvm_attention.quantities import counted, seconds_text
 from tvm_attention.report.contents import Contents
-from tvm_attention.report.figures import search_figure
 from tvm_attention.report.html import escape, figure, section
 from tvm_attention.report.influence import best_so_far, influences
+from tvm_attention.report.search_figure import search_figure
 from tvm_attention.suites import SUITES, shape_text
 from tvm_attention.tuning.searches import Search
 
