@@ -24,6 +24,7 @@ import tvm_attention.torch
 from bench import machine, results
 from bench.command import PROGRAM
 from tvm_attention.commands.arguments import OneLineParser, positive, whole_number
+from tvm_attention.commands.bar import stepped
 from tvm_attention.commands.ending import BAD_ARGUMENTS, FAILED, OK, ended
 from tvm_attention.commands.output import console
 from tvm_attention.errors import InvalidValueError
@@ -124,7 +125,7 @@ PHASES: dict[str, Phase] = {"prefill": _prefill, "step": _step, "generate": _gen
 def _measured(options: argparse.Namespace) -> list[dict[str, Any]]:
     models = _models(options)
     rows = []
-    for context in options.contexts:
+    for context in stepped(options.contexts, lambda c: f"{c} tokens"):
         torch.manual_seed(context)
         prompt = torch.randint(VOCABULARY, (1, context))
         for phase, made in PHASES.items():

@@ -24,6 +24,7 @@ from bench import machine, results
 from bench.command import PROGRAM, THREADS, chosen_workloads
 from tvm_attention.accuracy import Accuracy, compare
 from tvm_attention.commands.arguments import OneLineParser, positive
+from tvm_attention.commands.bar import stepped
 from tvm_attention.commands.ending import ended
 from tvm_attention.commands.output import console
 from tvm_attention.dtypes import numpy_dtype
@@ -46,7 +47,8 @@ def _perform(options: argparse.Namespace) -> int:
     chosen = chosen_workloads("core", options.only)
     if options.json:
         results.require_writable(options.json)
-    rows = [_measure(n, w, d, options.seconds) for d in DTYPES for n, w in chosen.items()]
+    todo = [(n, w, d) for d in DTYPES for n, w in chosen.items()]
+    rows = [_measure(*one, options.seconds) for one in stepped(todo, lambda o: f"{o[0]} {o[2]}")]
     means = {d: _geometric_mean([r for r in rows if r["dtype"] == d]) for d in DTYPES}
     try:
         _print(rows, means)

@@ -22,6 +22,7 @@ import tvm_attention as ta
 from bench import machine, results
 from bench.command import PROGRAM, THREADS
 from tvm_attention.commands.arguments import OneLineParser, positive
+from tvm_attention.commands.bar import stepped
 from tvm_attention.commands.ending import ended
 from tvm_attention.commands.output import console
 from tvm_attention.interleaved import Contender, interleave
@@ -43,7 +44,7 @@ def _perform(options: argparse.Namespace) -> int:
     torch.manual_seed(0)
     if options.json:
         results.require_writable(options.json)
-    rows = [_measure(*case, options.seconds) for case in _cases()]
+    rows = [_measure(*case, options.seconds) for case in stepped(_cases(), lambda c: c[0])]
     try:
         _print(rows)
     finally:

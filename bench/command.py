@@ -8,8 +8,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 import tvm_attention
 from bench import machine, results
 from bench.measure import measure
@@ -20,6 +18,7 @@ from bench.results import Result, WorkloadResult
 from bench.roofline import Roofline
 from tvm_attention import environment
 from tvm_attention.commands.arguments import OneLineParser, positive, whole_number
+from tvm_attention.commands.bar import stepped
 from tvm_attention.commands.ending import ended
 from tvm_attention.commands.output import console
 from tvm_attention.errors import InvalidValueError
@@ -44,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _perform(options: argparse.Namespace) -> int:
     if options.json:
         results.require_writable(options.json)
-    # Progress goes to stderr, the table to stdout, so that the latter can be kept.
-    result = run(options, console(stderr=True))
+    result = run(options)
     try:
         print_report(result, console())  # first: it is there even if the disk is full meanwhile
     finally:
@@ -54,7 +52,7 @@ def _perform(options: argparse.Namespace) -> int:
     return 1 if results.wrong_results(result["workloads"]) else 0
 
 
-def run(options: argparse.Namespace, progress: Console) -> Result:
+def run(options: argparse.Namespace) -> Result:
     """Measures what the options ask for. Raises InvalidValueError for a peer or name not known."""
     workloads = chosen_workloads(options.suite, options.only)
     for workload in workloads.values():
@@ -64,10 +62,8 @@ def run(options: argparse.Namespace, progress: Console) -> Result:
         raise InvalidValueError(f"--mixed needs torch, got {absent[TORCH]}")
     _set_threads(options.threads, with_torch=TORCH in names)
     measure_one = _mixed(options) if options.mixed else _alone(options, names)
-    measured = []
-    for index, (name, workload) in enumerate(workloads.items(), 1):
-        progress.print(f"{index}/{len(workloads)} {name}", highlight=False)
-        measured.append(measure_one(name, workload))
+    todo = list(workloads.items())
+    measured = [measure_one(*one) for one in stepped(todo, lambda o: o[0])]
     return Result(
         schema=results.SCHEMA,
         mode="mixed" if options.mixed else "attention",

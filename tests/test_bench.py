@@ -16,11 +16,11 @@ from bench.problem import Problem, aligned, heads_of_rows, rows_of_heads
 from bench.report import markdown, print_report
 from bench.results import OURS, Result, WorkloadResult
 from bench.roofline import FMA_PEAK, READ_PEAK, Ceiling
-from bench.work import kv_bytes
 from tvm_attention import accuracy, reference
 from tvm_attention.commands import ending
 from tvm_attention.errors import InvalidValueError, UnsupportedError
 from tvm_attention.interleaved import Contender
+from tvm_attention.work import kv_bytes
 from tvm_attention.workload import AttentionWorkload
 
 TINY = AttentionWorkload(head_dim=8, query_heads=2, query_length=20, key_length=24)

@@ -39,6 +39,28 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@needs_compiler
+def test_json_says_what_was_written(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--workload", "head_dim=64", "--targets", "native", "-o", str(tmp_path / "x")]
+    assert main(["export", *arguments, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""  # no progress where no terminal is
+    (archive,) = json.loads(captured.out)["archives"]
+    folder = tmp_path / "x" / architecture()
+    assert archive["folder"] == str(folder)
+    assert archive["architecture"] == architecture()
+    assert archive["bytes"] == {
+        name: (folder / name).stat().st_size
+        for name in ("libtvm_attention.so", "libtvm_attention.a")
+    }
+    (kernel,) = archive["kernels"]
+    assert kernel["workload"] == PLAIN.to_dict()
+    assert kernel["target"] == detect_target().name
+    assert kernel["source"]
+
+
 @pytest.fixture
 def copy(exported: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(exported, tmp_path / "copy"))

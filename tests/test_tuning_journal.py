@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from tvm_attention.errors import TuningError
 from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.target import named_target
 from tvm_attention.tuning import journal as module
-from tvm_attention.tuning.journal import Journal, Trial, journal_directory
+from tvm_attention.tuning.journal import Journal, Trial, journal_directory, journal_lines
 from tvm_attention.workload import AttentionWorkload
 
 WORKLOAD = AttentionWorkload(head_dim=64)
@@ -51,6 +52,18 @@ def test_trials_come_back_as_they_were(folder: Path) -> None:
     journal.end("all trials used")
     assert Journal(WORKLOAD, TARGET, 2).again
     assert journal.read() == ([GOOD], "all trials used")
+
+
+def test_a_journal_says_what_it_is_of() -> None:
+    for start in (Journal.prepare, Journal.start_again, lambda j: j.add(GOOD)):
+        journal = Journal(WORKLOAD, TARGET, 2)
+        start(journal)
+        journal.add(GOOD)
+        (said,) = [x for x in map(json.loads, journal_lines(journal.path)) if "search" in x]
+        assert said["search"]["workload"] == WORKLOAD.to_dict()
+        assert said["search"]["threads"] == 2
+        assert said["search"]["target"] == TARGET.name
+        journal.path.unlink()
 
 
 def test_trials_after_an_end_take_it_back() -> None:

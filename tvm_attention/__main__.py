@@ -20,7 +20,17 @@ from tvm_attention.commands.ending import (
 def parser() -> argparse.ArgumentParser:
     """The tree of all commands and their arguments."""
     import tvm_attention
-    from tvm_attention.commands import demo, doctor, explain, export, info, logs, tune
+    from tvm_attention.commands import (
+        completion,
+        demo,
+        doctor,
+        explain,
+        export,
+        info,
+        logs,
+        report,
+        tune,
+    )
     from tvm_attention.commands.arguments import OneLineParser
 
     tree = OneLineParser(
@@ -32,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     )
     tree.add_argument("--version", action="version", version=tvm_attention.__version__)
     commands = tree.add_subparsers(required=True, metavar="COMMAND", parser_class=OneLineParser)
-    for command in (info, demo, tune, explain, export, logs, doctor):
+    for command in (info, demo, tune, explain, report, export, logs, doctor, completion):
         command.add(commands)
     return tree
 

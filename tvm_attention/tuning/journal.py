@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,30 +50,18 @@ class Journal:
             "threads": threads,
             "expression": EXPRESSION_DIGEST,
         }
+        self._header = json.dumps({"search": identity}, sort_keys=True) + "\n"
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
         self.path = journal_directory() / target.name / f"{digest}.jsonl"
 
     def read(self) -> tuple[list[Trial], str | None]:
         """(trials, how the search ended, None if it did not or if trials followed that)."""
-        trials: list[Trial] = []
-        ended = None
-        for line in self._lines():
-            try:
-                entry = json.loads(line)
-                if "ended" in entry:
-                    one_line("ended", entry["ended"])
-                    ended = entry["ended"]
-                else:
-                    trials.append(_trial(entry))
-                    ended = None
-            except _DAMAGED:
-                continue
-        return trials, ended
+        return parsed_trials(journal_lines(self.path))
 
     @property
     def again(self) -> bool:
         """Whether its search replaces what was recorded before, see :meth:`start_again`."""
-        return self._lines()[:1] == [_AGAIN.encode()]
+        return journal_lines(self.path)[:1] == [_AGAIN.encode()]
 
     def add(self, trial: Trial) -> None:
         self._append(
@@ -91,16 +79,23 @@ class Journal:
 
     def prepare(self) -> None:
         """Find out that trials can be written before any is measured."""
-        with self._opened("a"):
-            pass
+        with self._opened("a") as file:
+            self._begin(file)
 
     def start_again(self) -> None:
         """Forget all trials, for a search whose record replaces the present one."""
         with self._opened("w") as file:
-            file.write(_AGAIN + "\n")
+            file.write(_AGAIN + "\n" + self._header)
+
+    def _begin(self, file: IO[str]) -> None:
+        """A new journal says what it is of; its name alone tells that only to who knows already."""
+        if not self.path.stat().st_size:
+            file.write(self._header)
+            file.flush()
 
     def _append(self, entry: dict[str, object]) -> None:
         with self._opened("a") as file:
+            self._begin(file)
             # A line of its own even after one that a crash cut short.
             start = "\n" if self._is_cut_short() else ""
             file.write(start + json.dumps(entry, sort_keys=True) + "\n")
@@ -111,15 +106,6 @@ class Journal:
                 return False
             file.seek(-1, os.SEEK_END)
             return file.read(1) != b"\n"
-
-    def _lines(self) -> list[bytes]:
-        try:
-            if not self.path.is_file():  # a pipe or a device could be read for ever
-                return []
-            with self.path.open("rb") as file:
-                return file.read(_MOST_BYTES).splitlines()
-        except OSError:
-            return []
 
     @contextmanager
     def _opened(self, mode: str) -> Iterator[IO[str]]:
@@ -132,6 +118,35 @@ class Journal:
                 f"{self.path}: trials cannot be kept there: {error.strerror or error}; make the "
                 f"folder writable, make room on the disk or set {environment.CACHE_DIR}"
             ) from error
+
+
+def journal_lines(path: Path) -> list[bytes]:
+    """The lines of a journal; of one that cannot be read, none."""
+    try:
+        if not path.is_file():  # a pipe or a device could be read for ever
+            return []
+        with path.open("rb") as file:
+            return file.read(_MOST_BYTES).splitlines()
+    except OSError:
+        return []
+
+
+def parsed_trials(lines: Iterable[bytes]) -> tuple[list[Trial], str | None]:
+    """(trials, how the search ended) of a journal's lines, see :meth:`Journal.read`."""
+    trials: list[Trial] = []
+    ended = None
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            if "ended" in entry:
+                one_line("ended", entry["ended"])
+                ended = entry["ended"]
+            else:
+                trials.append(_trial(entry))
+                ended = None
+        except _DAMAGED:
+            continue
+    return trials, ended
 
 
 def _trial(entry: dict[str, Any]) -> Trial:
