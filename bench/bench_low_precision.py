@@ -10,6 +10,7 @@ import datetime
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def _error(result: Any, inputs: list[Any], w: AttentionWorkload, dtype: str) -> 
     out, query, key, value = (
         x.contiguous().view(torch.int16).numpy().view(numpy_dtype(dtype)) for x in (result, *inputs)
     )
-    return compare(out, query, key, value, w)
+    return compare(out, query, key, value, replace(w, dtype=dtype))
 
 
 def _geometric_mean(rows: list[dict[str, Any]]) -> float:
