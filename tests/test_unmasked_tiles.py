@@ -6,11 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_variants import MATRIX, attend, check, tensors
+from attention_cases import kernel_of
+from attention_variants import MATRIX, attend, check, prefill_candidate, tensors
 
+from tvm_attention import reference
+from tvm_attention.arrays import NumPyArrays
+from tvm_attention.call import Call
 from tvm_attention.lowering import lower
+from tvm_attention.operands import geometry
+from tvm_attention.options import opened_options
 from tvm_attention.schedules import Candidate, x86
-from tvm_attention.target import named_target
+from tvm_attention.target import detect_target, named_target
 from tvm_attention.workload import AttentionWorkload
 
 HOST = named_target("sapphirerapids", cores=2)
@@ -45,6 +51,23 @@ def test_masks_of_one_number(fill: float) -> None:
     blocks = np.zeros((ROWS, KEYS), np.float32)
     blocks[32:64, 64:160] = fill
     check("matrix", q, k, v, mask=blocks)
+
+
+@needs_unit
+@pytest.mark.parametrize("query_block", [32, 64, 96, 128])
+def test_blocks_of_several_tiles(query_block: int) -> None:
+    q, k, v = tensors("matrix", keys=KEYS, rows=150)
+    mask = np.zeros((150, KEYS), np.float32)
+    mask[40:70, 100:170] = -np.inf
+    mask[100, 250] = 1.0
+    kind, sizes = NumPyArrays(), geometry(q.shape, k.shape, v.shape, enable_gqa=True)
+    call = Call.of(sizes, opened_options(kind, sizes, query_dtype="float32", mask=mask), "float32")
+    candidate = prefill_candidate("matrix", 16, 64).replace(query_block=query_block, overlapped=0)
+    kernel = kernel_of(call.workload("attention"), candidate, detect_target(), 2)
+    out = np.full((*q.shape[:3], v.shape[3]), np.nan, np.float32)
+    kernel.compute(kind, call, (q, k, v), out, None)
+    expected = reference.attended(q, k, v, mask=mask).out
+    assert np.max(np.abs(out - expected)) < 3e-6
 
 
 @needs_unit

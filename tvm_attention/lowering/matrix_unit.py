@@ -124,14 +124,15 @@ class MatrixUnit:
         self._used.add(use)
         pieces, columns_held = (int(extent) for extent in right.source.shape[-2:])
         first = 0 if steps.first is None else steps.first
+        result = self._result(store)
         arguments = [
             tirx.address_of(left),
             _bytes(TILE_BYTES * int(left.source.shape[-3]) * int(left.source.shape[-4])),
             tirx.address_of(right),
             _bytes(4 * pieces * columns_held),
             _bytes(4 * columns_held),
-            tirx.address_of(self._result(store)),
-            _bytes(4 * int(store.buffer.shape[-1])),
+            tirx.address_of(result),
+            _bytes(4 * int(result.source.shape[-1])),
             first,
             steps.end - first,
             columns,

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_attention.compute.scores import with_mask
-from tvm_attention.lowering.statements import load_of, with_body
+from tvm_attention.lowering.statements import load_of, substituted, with_body
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class UnmaskedTile:
     loops: Any  # that add the mask
     products: Any  # the buffer that products would be stored in
     scores: Any  # the buffer they belong in
-    place: tuple[Any, ...]  # of the tile in it, its rows and columns left out
+    first: tuple[Any, ...]  # place of the tile's first score in it
     effect: Any  # a buffer of one number, not zero if the mask has an effect
 
     @classmethod
@@ -31,17 +31,23 @@ class UnmaskedTile:
         """That of a tile's statements, if they are so marked."""
         for stmt in stmts:
             if isinstance(stmt, tirx.For) and "unless_without_effect" in stmt.annotations:
-                store = stmt
+                store, inside = stmt, {}
                 while isinstance(store, tirx.For):
+                    inside[store.loop_var] = _ZERO
                     store = store.body
                 products = load_of("ST", store.value).source
+                first = substituted(
+                    tirx.Evaluate(tirx.BufferLoad(store.buffer, store.indices)), inside
+                )
                 effect = tirx.decl_buffer((1,), "int32", name="effect", scope="local", layout=None)
-                return cls(stmt, products, store.buffer, tuple(store.indices[:-2]), effect)
+                return cls(stmt, products, store.buffer, tuple(first.value.indices), effect)
         return None
 
     def at(self, store: Any) -> Any:
         """A load of what a store of products is to write."""
-        return tirx.BufferLoad(self.scores, [*self.place, *store.indices[-2:]])
+        *outer, row, column = self.first
+        place = [*outer, row + store.indices[-2], column + store.indices[-1]]
+        return tirx.BufferLoad(self.scores, place)
 
     def noted(self, call: Any) -> Any:
         """The statement that makes a transposition's call and keeps what it returns."""
