@@ -108,7 +108,7 @@ def starting_points(workload: AttentionWorkload, machine: MachineParameters) -> 
     if matrix_serves(workload, machine):
         tiles = _default_matrix(workload)
         wide = {"query_block": 128, "query_strips": 4, "key_block": 128, "overlapped": 0}
-        points += [tiles, tiles.replace(**wide)]
+        points += [tiles, tiles.replace(key_block=512), tiles.replace(**wide)]
     if running_serves(workload):
         points.append(_default_running(workload, machine))
     return list(dict.fromkeys(points))
