@@ -1,0 +1,218 @@
+"""Attention as one GPU kernel: blocks of keys stream through shared memory, the state stays in registers.
+
+Online softmax (Milakov and Gimelshein, arXiv:1805.02867) as in tvm_attention.compute.key_blocks, with two
+differences that threads without a common cache make. Keys and values are stages of their own, of which a
+block of threads makes one copy; and the monoid carries, beside a row's maximum and sum, all columns that
+a thread owns of it, so that those two are kept once a thread and not once an element. A thread's sum is
+over its own keys: the threads of a row add theirs when the last block is done.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import te, tirx
+
+from tvm_attention.compute.device import DeviceTiles, Tasks
+from tvm_attention.compute.exp2 import power
+from tvm_attention.compute.problem import LOWEST_SCORE, Problem, float32
+from tvm_attention.compute.rows import Rows
+from tvm_attention.compute.scores import modified, weight
+
+State = list[te.Tensor]
+
+
+def fused(p: Problem, tiles: DeviceTiles) -> tirx.PrimFunc:
+    """Stages of :func:`running_state`, then LS, LT (row sums), N, (LSE,) O: (batch, head, row block, row
+    thread, column thread, row, column), which lowering stores where the caller has them."""
+    at = Tasks(p, tiles)
+    R = running_state(p, at)
+    threads = tiles.column_threads
+    LS = te.compute(
+        (*at.outer, tiles.rows, tiles.row_threads, threads),
+        lambda b, h, rb, i1, i0, c0: R[1][b, h, rb, i0, c0, i1],
+        name="LS",
+    )
+    cc = te.reduce_axis((0, threads), "cc")
+    own = (*at.outer, tiles.row_threads, threads, tiles.rows)  # what each thread keeps for itself
+    LT = te.compute(
+        own, lambda b, h, rb, i0, c0, i1: te.sum(LS[b, h, rb, i1, i0, cc], axis=cc), name="LT"
+    )
+    rows = Rows(p, own, lambda *i: R[0][i], lambda *i: LT[i], lambda b, h, rb, i0, c0, i1: h)
+
+    def result(*index: Any) -> Any:
+        *thread, c = index
+        return rows.finish(p, _picked(R[2:], tuple(thread), c), *thread)
+
+    return p.function(te.compute((*own, tiles.columns), result, name="O"))
+
+
+def running_state(p: Problem, at: Tasks) -> State:
+    """Stages QT, KT, VT (shared by a block), ST, SC (scores), MP, MS, M (maximum of a row's keys), P, PS
+    (weights), LP, OT, (FLAG, OX,) and R: maximum, sum and columns of what each thread owns."""
+    t = at.tiles
+    SC = _scores(p, at)
+    outer, own = (*at.outer, at.key_blocks), (t.row_threads, t.column_threads)
+    M = _maximum(at, outer, SC)
+    P = te.compute(
+        (*outer, *own, t.rows, t.keys),
+        lambda *i: weight(p, SC[i], M[i[:-1]]),
+        name="P",
+    )
+    j = te.reduce_axis((0, t.keys), "j_sum")
+    LP = te.compute((*outer, *own, t.rows), lambda *i: te.sum(P[(*i, j)], axis=j), name="LP")
+    columns = _weighted(p, at, outer, P)
+
+    def combine(x: Any, y: Any) -> Any:
+        top = tirx.max(x[0], y[0])
+        ex, ey = power(p, x[0] - top), power(p, y[0] - top)
+        return (top, *(a * ex + b * ey for a, b in zip(x[1:], y[1:], strict=True)))
+
+    def identity(*_: Any) -> Any:
+        return (float32(LOWEST_SCORE), *[float32(0.0)] * (t.columns + 1))
+
+    softmax = te.comm_reducer(combine, identity, name="softmax")
+    kb = te.reduce_axis((0, at.key_blocks), "kb")
+
+    def term(*index: Any) -> Any:
+        *task, i0, c0, i1 = index
+        here = (*task, kb, i0, c0, i1)
+        return softmax((M[here], LP[here], *(columns(*here, c) for c in range(t.columns))), axis=kb)
+
+    state: State = te.compute((*at.outer, *own, t.rows), term, name="R")
+    return state
+
+
+def _scores(p: Problem, at: Tasks) -> te.Tensor:
+    """Stages QT, KT, ST and SC, minus infinity beyond the last key."""
+    t = at.tiles
+
+    def query(*index: Any) -> Any:
+        *task, row, d = index
+        own = tirx.floordiv(row, t.row_threads), tirx.floormod(row, t.row_threads)
+        head, i = at.query(tuple(task), *own)
+        inside = i < p.bounds.queries(task[0])
+        scaled = p.query(task[0], head, i, d) * p["scale_log2"]
+        return tirx.if_then_else(inside, scaled, float32(0.0))
+
+    QT = te.compute((*at.outer, t.query_block, p.head_dim), query, name="QT")
+
+    def key(*index: Any) -> Any:
+        *task, kb, j, d = index
+        return _stored(p, at, "key", tuple(task), at.key(tuple(task), kb, j), d)
+
+    KT = te.compute((*at.outer, at.key_blocks, t.key_block, p.head_dim), key, name="KT")
+    d = te.reduce_axis((0, p.head_dim), "d")
+
+    def product(*index: Any) -> Any:
+        *task, kb, i0, j0, i1, j1 = index
+        row, j = i1 * t.row_threads + i0, j1 * t.column_threads + j0
+        return te.sum(QT[(*task, row, d)] * KT[(*task, kb, j, d)], axis=d)
+
+    shape = (*at.outer, at.key_blocks, t.row_threads, t.column_threads, t.rows, t.keys)
+    ST = te.compute(shape, product, name="ST")
+
+    def score(*index: Any) -> Any:
+        *outer, kb, i0, j0, i1, j1 = index
+        task = tuple(outer)
+        head, i = at.query(task, i1, i0)
+        n = at.key(task, kb, j1 * t.column_threads + j0)
+        inside = n < at.end_key(task)
+        return tirx.Select(
+            inside, modified(p, task[0], head, i, n, ST[index]), float32(float("-inf"))
+        )
+
+    return te.compute(shape, score, name="SC")
+
+
+def _stored(p: Problem, at: Tasks, name: str, task: tuple[Any, ...], key: Any, column: Any) -> Any:
+    """A key's or value's element, zero beyond the last key."""
+    read = p.key if name == "key" else p.value
+    kv_head = at.kv_head(task[1])
+    element = read(task[0], kv_head, key, column)
+    scale = p.scale_of(f"{name}_scale", task[0], kv_head, key)
+    if scale is not None:
+        element = element * scale
+    return tirx.if_then_else(key < at.end_key(task), element, float32(0.0))
+
+
+def _maximum(at: Tasks, outer: tuple[Any, ...], SC: te.Tensor) -> te.Tensor:
+    """Stages MP (over a thread's keys), MS (the same where all threads see it) and M."""
+    t = at.tiles
+    j, n = te.reduce_axis((0, t.keys), "j_max"), te.reduce_axis((0, t.column_threads), "n")
+    own = (*outer, t.row_threads, t.column_threads, t.rows)
+    MP = te.compute(own, lambda *i: te.max(SC[(*i, j)], axis=j), name="MP")
+
+    def seen(*index: Any) -> Any:
+        *task, i1, i0, j0 = index
+        return MP[(*task, i0, j0, i1)]
+
+    MS = te.compute((*outer, t.rows, t.row_threads, t.column_threads), seen, name="MS")
+
+    def row(*index: Any) -> Any:
+        *task, i0, _, i1 = index
+        return te.max(MS[(*task, i1, i0, n)], axis=n)
+
+    return te.compute(own, row, name="M")
+
+
+def _weighted(p: Problem, at: Tasks, outer: tuple[Any, ...], P: te.Tensor) -> Any:
+    """Stages PS, VT and OT, the weighted values of a block of keys: ``columns(*index, c)``.
+
+    Where keys are masked: FLAG, NaN where a row of OT holds a NaN, and OX, the sum without the terms of
+    weight zero, which times a masked NaN or Inf are NaN. Lowering computes it only where FLAG says so.
+    """
+    t = at.tiles
+
+    def shared_weight(*index: Any) -> Any:
+        *task, i1, i0, j1, j0 = index
+        return P[(*task, i0, j0, i1, j1)]
+
+    PS = te.compute(
+        (*outer, t.rows, t.row_threads, t.keys, t.column_threads), shared_weight, name="PS"
+    )
+
+    def value(*index: Any) -> Any:
+        *task, kb, j, column = index
+        element = _stored(p, at, "value", tuple(task), at.key(tuple(task), kb, j), column)
+        if width == p.value_dim:
+            return element
+        return tirx.if_then_else(column < p.value_dim, element, float32(0.0))
+
+    width = t.columns * t.column_threads
+    VT = te.compute((*outer, t.key_block, width), value, name="VT")
+
+    def term(index: tuple[Any, ...], j: Any) -> tuple[Any, Any]:
+        *task, i0, c0, i1, c = index
+        j1, j0 = tirx.floordiv(j, t.column_threads), tirx.floormod(j, t.column_threads)
+        return PS[(*task, i1, i0, j1, j0)], VT[(*task, j, at.column(c0, c))]
+
+    j1, j2 = (te.reduce_axis((0, t.key_block), n) for n in ("j_value", "j_again"))
+    shape = (*outer, t.row_threads, t.column_threads, t.rows, t.columns)
+
+    def product(*index: Any) -> Any:
+        w, v = term(index, j1)
+        return te.sum(w * v, axis=j1)
+
+    OT = te.compute(shape, product, name="OT")
+    if not p.workload.masks:
+        return lambda *index: OT[index]
+    c = te.reduce_axis((0, t.columns), "c")
+    FLAG = te.compute(shape[:-1], lambda *i: te.sum(OT[(*i, c)], axis=c), name="FLAG")
+
+    def visible(*index: Any) -> Any:
+        w, v = term(index, j2)
+        return te.sum(tirx.if_then_else(w > float32(0.0), w * v, float32(0.0)), axis=j2)
+
+    OX = te.compute(shape, visible, name="OX")
+    return lambda *index: tirx.Select(
+        FLAG[index[:-1]] <= float32(float("inf")), OT[index], OX[index]
+    )
+
+
+def _picked(fields: State, index: tuple[Any, ...], c: Any) -> Any:
+    """Field ``c`` of the state: once the loop over c is unrolled, the others vanish."""
+    value = fields[0][index]
+    for n in range(1, len(fields)):
+        value = tirx.Select(tirx.EQ(c, n), fields[n][index], value)
+    return value

@@ -1,0 +1,184 @@
+"""From a GPU schedule to device functions: one axis of blocks, exact key loops, the caller's tensors.
+
+The counterpart of :func:`tvm_attention.lowering.lower` for kernels that a grid of thread blocks runs. Schedules
+mark what is done here:
+
+===============  ===========================================================================
+``key_block``    the loop over blocks of that many keys: those that the block's rows see
+``if_nan``       rows of the stage OX, computed only where FLAG is NaN; OX takes the place of OT
+===============  ===========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import transform
+
+from tvm_attention.compute import Bounds
+from tvm_attention.compute.device import DeviceTiles
+from tvm_attention.compute.operand import is_nan, offset_of
+from tvm_attention.compute.problem import ceil_div
+from tvm_attention.lowering.convention import Outputs
+from tvm_attention.lowering.statements import load_of, sequence, statements, with_body
+from tvm_attention.workload import AttentionWorkload
+
+_AXES = ("blockIdx.z", "blockIdx.y", "blockIdx.x")  # of the schedules, outermost first
+
+
+def lower_device(func: tirx.PrimFunc, workload: AttentionWorkload, tiles: DeviceTiles) -> Any:
+    """The block-free function of a scheduled kernel on the caller's tensors; grids have one axis.
+
+    Its parameters are the buffers query, key, value, out and the scalars, strides and extras of
+    tvm_attention.arguments that it uses.
+    """
+    blocks = _lower_blocks(tvm.IRModule({"main": func}))["main"]
+    symbols = {p.name: p for p in blocks.params}
+    bounds = Bounds(workload, symbols, lambda i: tirx.BufferLoad(symbols["ragged"], [i]))
+    outputs = Outputs(symbols, bounds, workload)
+    body = _Device(symbols, bounds, outputs, workload, tiles).rewrite(blocks.body)
+    given = [p for p in blocks.params if p.name != "O"] + [outputs.out, *outputs.strides]
+    if workload.output == "attention_and_lse":
+        given += [outputs.lse, *outputs.lse_strides]
+    return tirx.PrimFunc(given, body, blocks.ret_type, blocks.attrs)
+
+
+def _lower_blocks(mod: tvm.IRModule) -> tvm.IRModule:
+    """TVM's default passes up to LowerOpaqueBlock: thread loops are launches, annotations survive."""
+    for step in (
+        transform.CanonicalizeLoop(),
+        transform.LowerInitBlock(),
+        transform.PlanAndUpdateBufferAllocationLocation(),
+        transform.ConvertBlocksToOpaque(),
+        transform.LiftThreadBinding(),
+        transform.CompactBufferAllocation(),
+        transform.UnifyThreadBinding(),
+        transform.LowerMatchBuffer(),
+        transform.StmtSimplify(),
+        transform.LowerOpaqueBlock(),
+    ):
+        mod = step(mod)
+    return mod
+
+
+class _Device:
+    """Rewrites the launches, the annotated loops and the stores of the result."""
+
+    def __init__(
+        self,
+        symbols: Mapping[str, Any],
+        bounds: Bounds,
+        outputs: Outputs,
+        workload: AttentionWorkload,
+        tiles: DeviceTiles,
+    ) -> None:
+        self._symbols, self._bounds, self._outputs = symbols, bounds, outputs
+        self._workload, self._tiles = workload, tiles
+        self._launch: dict[str, Any] = {}  # axis of the schedule: its launch
+        self._stages: dict[str, Any] = {}  # name of a stage: its buffer
+
+    def rewrite(self, stmt: Any) -> Any:
+        """The statement with what is marked replaced."""
+        if isinstance(stmt, tirx.SeqStmt):
+            return sequence([x for s in stmt.seq for x in statements(self.rewrite(s))])
+        if isinstance(stmt, tirx.AttrStmt):
+            return self._attribute(stmt)
+        if isinstance(stmt, tirx.AllocBuffer):
+            return self._allocation(stmt)
+        if isinstance(stmt, tirx.For):
+            return self._loop(stmt)
+        if isinstance(stmt, tirx.IfThenElse):
+            other = None if stmt.else_case is None else self.rewrite(stmt.else_case)
+            return tirx.IfThenElse(stmt.condition, self.rewrite(stmt.then_case), other)
+        if isinstance(stmt, tirx.BufferStore) and stmt.buffer.same_as(self._symbols["O"]):
+            return self._store(stmt)
+        return stmt
+
+    def _attribute(self, stmt: Any) -> Any:
+        """Launches of blocks along several axes become one along x: the others end at 65535 blocks."""
+        axis = stmt.node.thread_tag if stmt.attr_key == "thread_extent" else ""
+        if axis not in _AXES:
+            return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, self.rewrite(stmt.body))
+        self._launch[axis] = stmt
+        body = self.rewrite(stmt.body)
+        if axis != _AXES[0]:
+            return body
+        launches = [self._launch[a] for a in _AXES if a in self._launch]
+        blocks, binds = tirx.const(1, "int32"), []
+        task = tirx.Var("task", "int32")
+        for launch in reversed(launches):
+            index = tirx.truncmod(tirx.truncdiv(task, blocks), launch.value)
+            binds.append(tirx.Bind(launch.node.var, index))
+            blocks = blocks * launch.value
+        grid = tirx.IterVar(None, task, tirx.IterVar.ThreadIndex, "blockIdx.x")
+        return tirx.AttrStmt(
+            grid, "thread_extent", blocks, sequence([*binds, *statements(body)])
+        )
+
+    def _allocation(self, stmt: Any) -> Any:
+        name = stmt.buffer.name.removesuffix("_local")
+        self._stages[name] = stmt.buffer
+        if name == "OX":
+            return tirx.DeclBuffer(stmt.buffer, data=self._stages["OT"].data)
+        return stmt
+
+    def _loop(self, loop: Any) -> Any:
+        notes = dict(loop.annotations)
+        body = self.rewrite(loop.body)
+        if notes.pop("if_nan", None) is not None:
+            flag = self._stages["FLAG"]
+            index = [*[0] * (len(flag.shape) - 1), loop.loop_var]
+            body = tirx.IfThenElse(is_nan(tirx.BufferLoad(flag, index)), body, None)
+        if notes.pop("key_block", None) is None:
+            return with_body(loop, body)
+        first, end = self._key_blocks()
+        if first is None:
+            return tirx.For(loop.loop_var, loop.min, end, loop.kind, body, None, notes)
+        # Counted from zero, as TVM makes all loops.
+        variable = tirx.Var(f"{loop.loop_var.name}_from_zero", "int32")
+        body = sequence([tirx.Bind(loop.loop_var, variable + first), *statements(body)])
+        count = tirx.max(end - first, 0)
+        return tirx.For(variable, loop.min, count, loop.kind, body, None, notes)
+
+    def _key_blocks(self) -> tuple[Any, Any]:
+        """The first block of keys that any row of the task sees (None for 0) and the one after the last."""
+        b, _, index = (self._launch[axis].node.var for axis in _AXES)
+        size, rows = self._tiles.key_block, self._tiles.query_block
+        if self._tiles.split:
+            raise NotImplementedError
+        start = index * rows
+        last = tirx.min(start + rows, self._bounds.queries(b)) - 1
+        first = self._bounds.first_key(b, start)
+        end = ceil_div(tirx.max(self._bounds.end_key(b, last), 0), size)
+        if self._workload.ragged:  # a batch element may have fewer rows than there are blocks for
+            end = tirx.Select(start < self._bounds.queries(b), end, 0)
+        return None if isinstance(first, int) else tirx.floordiv(first, size), end
+
+    def _store(self, stmt: Any) -> Any:
+        """A thread's element to its row and column, if there are such."""
+        b, h, block, i0, c0, i1, c = stmt.indices
+        t = self._tiles
+        row = block * t.query_block + i1 * t.row_threads + i0
+        strip, place = tirx.floordiv(c, t.adjacent), tirx.floormod(c, t.adjacent)
+        column = (strip * t.column_threads + c0) * t.adjacent + place
+        where = offset_of((b, h, self._bounds.query_start(b) + row), self._outputs.strides)
+        store = tirx.BufferStore(
+            self._outputs.out, stmt.value, [where + tirx.Cast("int64", column)]
+        )
+        inside = row < self._bounds.queries(b)
+        assert self._workload.value_dim is not None
+        if t.columns * t.column_threads > self._workload.value_dim:
+            store = tirx.IfThenElse(column < self._workload.value_dim, store, None)
+        stores = [store]
+        lse = load_of("LSE_local", stmt.value)
+        if lse is not None:
+            one = tirx.const(1, "int64")
+            place = offset_of(
+                (b, h, self._bounds.query_start(b) + row), (*self._outputs.lse_strides, one)
+            )
+            once = tirx.BufferStore(self._outputs.lse, lse, [place])
+            stores.append(tirx.IfThenElse(column.equal(0), once, None))
+        return tirx.IfThenElse(inside, sequence(stores), None)
