@@ -7,10 +7,14 @@ from typing import Any
 from tvm import tirx
 from tvm.s_tir import Schedule
 
+from tvm_attention.compute import FixedLengths, Problem
 from tvm_attention.compute.device import DeviceTiles
+from tvm_attention.compute.fused import fused
 from tvm_attention.schedules.candidate import Candidate
+from tvm_attention.schedules.cuda_space import sizes_of
 from tvm_attention.schedules.register_tile import annotate
 from tvm_attention.schedules.stages import place, present
+from tvm_attention.workload import AttentionWorkload
 
 SHARED = "shared.dyn"  # what a launch asks for: static shared memory ends at 48 KiB
 # Of a row of shared memory whose neighbours are read at once, in floats: with such a length, eight threads'
@@ -18,6 +22,23 @@ SHARED = "shared.dyn"  # what a launch asks for: static shared memory ends at 48
 _VECTOR_ROW, _ODD_ROW = (8, 4), (2, 1)
 # Stages of a block of keys, as they hang from its end. VT is loaded before the barrier that MS needs anyway.
 _BLOCK_STAGES = ("OX", "FLAG", "OT", "PS", "LP", "P", "M", "VT", "MS", "MP", "SC", "ST", "KT")
+
+
+def tiles_of(workload: AttentionWorkload, c: Candidate) -> DeviceTiles:
+    """The tiles of a candidate, as the expression has them."""
+    sizes = sizes_of(workload, c)
+    return DeviceTiles(
+        c["row_threads"], c["column_threads"], c["rows"], c["keys"], sizes.columns, sizes.adjacent
+    )
+
+
+def build(
+    workload: AttentionWorkload, candidate: Candidate, fixed: FixedLengths | None = None
+) -> Schedule:
+    """The scheduled kernel of a candidate."""
+    tiles = tiles_of(workload, candidate)
+    problem = Problem(workload, fixed, exp2_unit=True, aligned=candidate["vector"])
+    return schedule_fused(fused(problem, tiles), candidate, tiles)
 
 
 def schedule_fused(func: tirx.PrimFunc, c: Candidate, tiles: DeviceTiles) -> Schedule:

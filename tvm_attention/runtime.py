@@ -144,19 +144,22 @@ def select(workload: AttentionWorkload, target: HardwareTarget) -> KernelSource:
         return narrower, schedules.design_space(workload, narrower)
 
     def legal(record: TuningRecord) -> str | None:
+        candidate = Candidate.of(record.variant, record.decisions)
+        if target.kind == "cuda":  # a kernel is built for the GPU itself, whose limits may be lower
+            return schedules.design_space(workload, machine).refusal(candidate)
         built_for, space = level(record.hardware["isa"])
         if built_for.lanes < machine.lanes:  # slower than the default schedule of wider ones
             return f"its vectors have {built_for.lanes} lanes, the default schedule's here {machine.lanes}"
         if default.variant == "matrix" and not _machine(named_target(record.target))[1].matrix_unit:
             return "it was found without a matrix unit, which the default schedule here uses"
-        return space.refusal(Candidate.of(record.variant, record.decisions))
+        return space.refusal(candidate)
 
     found: Match = match(workload, target, _read_logs(), legal=legal, expression=EXPRESSION_DIGEST)
     record = found.record
     if record is None:
         return KernelSource(default, None, found.rung, found.reasons)
     candidate, isa = Candidate.of(record.variant, record.decisions), record.hardware["isa"]
-    lower = None if isa == target.isa else isa
+    lower = None if isa == target.isa or target.kind == "cuda" else isa
     return KernelSource(candidate, record, found.rung, found.reasons, lower)
 
 

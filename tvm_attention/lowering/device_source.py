@@ -1,9 +1,8 @@
-"""From a device function on the caller's tensors to CUDA source: TVM's passes, and what is launched."""
+"""From a device function on the caller's tensors to CUDA source, and what is launched of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -11,32 +10,14 @@ from tvm import tirx
 from tvm.s_tir import transform
 from tvm.s_tir.analysis import verify_gpu_code
 
+from tvm_attention.device_code import DeviceCode, DeviceFunction
 from tvm_attention.errors import KernelBuildError
 from tvm_attention.lowering.statements import statements
 
 _DEVICE_CALL = 2  # TVM's calling convention of a function that a grid runs
 
 
-@dataclass(frozen=True)
-class DeviceFunction:
-    """A function of the generated source: its name, its parameters in order (names of
-    tvm_attention.arguments), the threads of a block along x and y, and its bytes of shared memory."""
-
-    name: str
-    parameters: tuple[str, ...]
-    threads: tuple[int, int]
-    shared_bytes: int
-
-
-@dataclass(frozen=True)
-class DeviceCode:
-    """CUDA source without a prelude, and its functions in the order of their launches."""
-
-    source: str
-    functions: tuple[DeviceFunction, ...]
-
-
-def device_code(func: tirx.PrimFunc, target: dict[str, Any], name: str) -> DeviceCode:
+def device_source(func: tirx.PrimFunc, target: dict[str, Any], name: str) -> DeviceCode:
     """CUDA source of a function lowered by tvm_attention.lowering.device; its kernels are called ``name``
     and a number.
 

@@ -1,0 +1,97 @@
+"""The CUDA schedules: limits by compute capability, defaults to start from."""
+
+from __future__ import annotations
+
+import math
+
+from tvm_attention.errors import UnsupportedError
+from tvm_attention.schedules.candidate import Candidate
+from tvm_attention.schedules.cuda_space import FUSED, RESERVED, build, design_space, sizes_of
+from tvm_attention.schedules.device import DeviceParameters
+from tvm_attention.target import HardwareTarget
+from tvm_attention.workload import AttentionWorkload
+
+__all__ = [
+    "MACHINES",
+    "build",
+    "default_candidate",
+    "design_space",
+    "machine_parameters",
+    "starting_points",
+]
+
+_KIB = 1 << 10
+MACHINES = {
+    "sm_75": DeviceParameters(64 * _KIB, 64 * _KIB, 1024, 16),  # Turing
+    "sm_80": DeviceParameters(163 * _KIB, 164 * _KIB, 2048, 32),  # A100
+    "sm_86": DeviceParameters(99 * _KIB, 100 * _KIB, 1536, 16),  # GeForce 30, A10
+    "sm_87": DeviceParameters(163 * _KIB, 164 * _KIB, 1536, 16),  # Jetson Orin
+    "sm_89": DeviceParameters(99 * _KIB, 100 * _KIB, 1536, 24),  # GeForce 40, L4
+    "sm_90": DeviceParameters(227 * _KIB, 228 * _KIB, 2048, 32),  # H100, H200
+    "sm_100": DeviceParameters(227 * _KIB, 228 * _KIB, 2048, 32),  # B200
+}
+
+# Tiles to start from, the largest first: (row threads, column threads, rows, keys). A thread's share of the
+# scores and of the values is rows x keys and rows x columns; the larger they are, the fewer loads a product
+# takes. The last ones serve head dimensions whose rows fill shared memory.
+_TILES = (
+    (16, 16, 4, 4), (16, 8, 4, 8), (8, 16, 8, 4), (8, 16, 4, 4), (8, 16, 4, 2), (8, 16, 2, 2),
+    (4, 16, 2, 2), (4, 16, 2, 1), (4, 8, 1, 1), (2, 16, 1, 1),
+)  # fmt: skip
+_FEW_ROWS = ((4, 16, 2, 4), (4, 16, 1, 4), *_TILES[-4:])  # for so few queries that most rows would be idle
+_LEAST_WARPS = 8  # of a multiprocessor, for the latency of loads: the rest of the tiles is sized for it
+
+
+def machine_parameters(target: HardwareTarget) -> DeviceParameters:
+    """The limits of the target's compute capability."""
+    return MACHINES[target.arch]
+
+
+def default_candidate(workload: AttentionWorkload, machine: DeviceParameters) -> Candidate:
+    """What runs where no record fits. Chosen by counting loads, registers and shared memory, not measured.
+
+    Raises UnsupportedError for a workload that no variant serves.
+    """
+    space = design_space(workload, machine)
+    if FUSED not in space.variants:
+        raise UnsupportedError(
+            f"output: expected attention or attention_and_lse on a GPU, got {workload.output!r}; the "
+            f"weights are computed on the CPU"
+        )
+    tiles = _FEW_ROWS if workload.query_length <= 8 else _TILES
+    legal = [c for c in (_candidate(workload, t) for t in tiles) if space.refusal(c) is None]
+    if not legal:
+        raise UnsupportedError(
+            f"head dimensions: expected those whose rows fit into {machine.shared_per_block} bytes of "
+            f"shared memory, got {workload.head_dim} and value {workload.value_dim}"
+        )
+    busy = (c for c in legal if _warps(workload, machine, c) >= _LEAST_WARPS)
+    return next(busy, legal[-1])
+
+
+def starting_points(workload: AttentionWorkload, machine: DeviceParameters) -> list[Candidate]:
+    """What a search begins with: the default schedule."""
+    return [default_candidate(workload, machine)]
+
+
+def _candidate(w: AttentionWorkload, tile: tuple[int, int, int, int]) -> Candidate:
+    assert w.value_dim is not None
+    rows, across, own_rows, own_keys = tile
+    decisions = {
+        "row_threads": rows,
+        "column_threads": across,
+        "rows": own_rows,
+        "keys": own_keys,
+        "score_steps": math.gcd(w.head_dim, 4),
+        "value_steps": 4,
+        "vector": math.gcd(w.head_dim, w.value_dim, 4),
+    }
+    return Candidate.of(FUSED, decisions)
+
+
+def _warps(w: AttentionWorkload, m: DeviceParameters, c: Candidate) -> int:
+    """Warps of a multiprocessor that its shared memory, registers and threads have room for."""
+    s = sizes_of(w, c)
+    blocks = min(m.blocks, m.threads // s.threads, m.shared // (s.shared + RESERVED))
+    blocks = min(blocks, m.registers // (s.registers * s.threads))
+    return blocks * s.threads // m.warp
