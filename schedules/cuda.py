@@ -35,11 +35,14 @@ MACHINES = {
 # scores and of the values is rows x keys and rows x columns; the larger they are, the fewer loads a product
 # takes. The last ones serve head dimensions whose rows fill shared memory.
 _TILES = (
-    (16, 16, 4, 4), (16, 8, 4, 8), (8, 16, 8, 4), (8, 16, 4, 4), (8, 16, 4, 2), (8, 16, 2, 2),
-    (4, 16, 2, 2), (4, 16, 2, 1), (4, 8, 1, 1), (2, 16, 1, 1),
+    (16, 16, 4, 4), (16, 8, 4, 8), (8, 16, 8, 4), (16, 16, 4, 2), (16, 16, 2, 2), (16, 16, 2, 1),
+    (8, 16, 4, 4), (8, 16, 4, 2), (8, 16, 2, 2), (16, 16, 1, 1), (8, 16, 2, 1), (16, 8, 1, 1), (8, 8, 1, 1),
+    (4, 8, 1, 1),
 )  # fmt: skip
-_FEW_ROWS = ((4, 16, 2, 4), (4, 16, 1, 4), *_TILES[-4:])  # for so few queries that most rows would be idle
-_LEAST_WARPS = 8  # of a multiprocessor, for the latency of loads: the rest of the tiles is sized for it
+# For so few queries that most rows of those would be idle.
+_FEW_ROWS = ((4, 16, 2, 4), (4, 16, 2, 2), (4, 16, 2, 1), (4, 16, 1, 1), (4, 8, 1, 1))
+# Warps of a multiprocessor to hide the latency of loads: the first tiles that leave room for so many serve.
+_WARPS = (8, 4, 2, 1)
 
 
 def machine_parameters(target: HardwareTarget) -> DeviceParameters:
@@ -65,8 +68,8 @@ def default_candidate(workload: AttentionWorkload, machine: DeviceParameters) ->
             f"head dimensions: expected those whose rows fit into {machine.shared_per_block} bytes of "
             f"shared memory, got {workload.head_dim} and value {workload.value_dim}"
         )
-    busy = (c for c in legal if _warps(workload, machine, c) >= _LEAST_WARPS)
-    return next(busy, legal[-1])
+    warps = {c: _warps(workload, machine, c) for c in legal}
+    return next(c for least in _WARPS for c in legal if warps[c] >= least)
 
 
 def starting_points(workload: AttentionWorkload, machine: DeviceParameters) -> list[Candidate]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -134,19 +133,7 @@ class Kernel:
         """All arguments but the addresses of (query, key, value, out), whose strides are given."""
         sizes = call.sizes
         threads = self.num_threads or launcher().max_threads()
-        scalars = (
-            sizes.batch,
-            sizes.query_heads,
-            sizes.query_heads // sizes.kv_heads,
-            sizes.query_length,
-            sizes.key_length,
-            call.kv_batches,
-            call.key_rows,
-            call.causal_offset,
-            threads,
-            splits(self.workload, sizes, threads) if self._decodes else 1,
-            call.options.scale * math.log2(math.e),
-        )
+        scalars = call.scalars(threads, splits(self.workload, sizes, threads) if self._decodes else 1)
         flat = tuple(s for x in strides for s in kernel_strides(x))
         size = self._compiled.workspace(*scalars)
         if size > _MOST_WORKSPACE:

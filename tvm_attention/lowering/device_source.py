@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,6 +46,9 @@ def device_source(func: tirx.PrimFunc, target: dict[str, Any], name: str) -> Dev
     ):
         device = step(device)
     text: str = tvm.get_global_func("target.build.cuda")(device, cuda).inspect_source()
+    # One block a multiprocessor may take all registers: without the number, some compilers keep room for
+    # more and spill.
+    text = re.sub(r"__launch_bounds__\((\d+)\)", r"__launch_bounds__(\1, 1)", text)
     return DeviceCode(text[text.index('extern "C" __global__') :], functions)
 
 

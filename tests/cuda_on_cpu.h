@@ -46,7 +46,7 @@ using std::min;
 #define __device__
 #define __forceinline__ inline
 #define __shared__
-#define __launch_bounds__(n)
+#define __launch_bounds__(...)
 #define __restrict__ __restrict
 #define __align__(n) __attribute__((aligned(n)))
 #define __syncthreads() wait_for_all()
