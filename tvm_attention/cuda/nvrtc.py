@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
+from tvm_attention.cuda.machine_code import MachineCode, read_resources
 from tvm_attention.cuda.toolkit import libraries
 from tvm_attention.errors import KernelBuildError
 
@@ -23,37 +24,39 @@ class Nvrtc:
         self._check(library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
         self.name = f"NVRTC {major.value}.{minor.value}"
 
-    def cubin(self, source: str, arch: str) -> bytes:
-        """Machine code for one compute capability ("sm_87"). Raises KernelBuildError."""
-        return self._compiled(source, f"--gpu-architecture={arch}", "nvrtcGetCUBIN")
+    def machine_code(self, source: str, arch: str) -> MachineCode:
+        """Machine code for a compute capability ("sm_87"). Raises KernelBuildError."""
+        cubin, log = self._compiled(source, arch, "nvrtcGetCUBIN")
+        return MachineCode(arch, cubin, read_resources(log))
 
     def ptx(self, source: str, arch: str) -> str:
         """Code that a driver compiles for the compute capability or any newer one."""
-        virtual = arch.replace("sm_", "compute_")
-        image = self._compiled(source, f"--gpu-architecture={virtual}", "nvrtcGetPTX")
+        image, _ = self._compiled(source, arch.replace("sm_", "compute_"), "nvrtcGetPTX")
         return image.rstrip(b"\0").decode()
 
-    def _compiled(self, source: str, architecture: str, getter: str) -> bytes:
+    def _compiled(self, source: str, arch: str, getter: str) -> tuple[bytes, str]:
+        """(what the getter gives, the compiler's log)."""
         nvrtc, program = self._library, ctypes.c_void_p()
-        text = source.encode()
-        self._check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, b"attention.cu", 0, None, None))
+        made = nvrtc.nvrtcCreateProgram(
+            ctypes.byref(program), source.encode(), b"attention.cu", 0, None, None
+        )
+        self._check(made)
+        options = [f"--gpu-architecture={arch}", "--std=c++17"]
+        if arch.startswith("sm_"):
+            options.append("--ptxas-options=-v")
         try:
-            options = (ctypes.c_char_p * 2)(architecture.encode(), b"--std=c++17")
-            if nvrtc.nvrtcCompileProgram(program, len(options), options) != 0:
-                raise KernelBuildError(
-                    f"{self.name} could not compile a kernel for {architecture}: {self._log(program)}"
-                )
-            return self._bytes(program, f"{getter}Size", getter)
+            given = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
+            failed = nvrtc.nvrtcCompileProgram(program, len(options), given) != 0
+            log = self._bytes(program, "nvrtcGetProgramLog").rstrip(b"\0").decode(errors="replace")
+            if failed:
+                raise KernelBuildError(f"{self.name} could not compile for {arch}: {log.strip()}")
+            return self._bytes(program, getter), log
         finally:
             nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
-    def _log(self, program: Any) -> str:
-        log = self._bytes(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog")
-        return log.rstrip(b"\0").decode(errors="replace").strip()
-
-    def _bytes(self, program: Any, size_of: str, getter: str) -> bytes:
+    def _bytes(self, program: Any, getter: str) -> bytes:
         size = ctypes.c_size_t()
-        self._check(getattr(self._library, size_of)(program, ctypes.byref(size)))
+        self._check(getattr(self._library, f"{getter}Size")(program, ctypes.byref(size)))
         buffer = ctypes.create_string_buffer(size.value)
         self._check(getattr(self._library, getter)(program, buffer))
         return buffer.raw
