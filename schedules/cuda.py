@@ -6,7 +6,15 @@ import math
 
 from tvm_attention.errors import UnsupportedError
 from tvm_attention.schedules.candidate import Candidate
-from tvm_attention.schedules.cuda_space import FUSED, RESERVED, build, design_space, sizes_of
+from tvm_attention.schedules.cuda_space import (
+    FUSED,
+    FUSED_SPLIT_KV,
+    RESERVED,
+    build,
+    decode_rows,
+    design_space,
+    sizes_of,
+)
 from tvm_attention.schedules.device import DeviceParameters
 from tvm_attention.target import HardwareTarget
 from tvm_attention.workload import AttentionWorkload
@@ -39,8 +47,9 @@ _TILES = (
     (8, 16, 4, 4), (8, 16, 4, 2), (8, 16, 2, 2), (16, 16, 1, 1), (8, 16, 2, 1), (16, 8, 1, 1), (8, 8, 1, 1),
     (4, 8, 1, 1),
 )  # fmt: skip
-# For so few queries that most rows of those would be idle.
-_FEW_ROWS = ((4, 16, 2, 4), (4, 16, 2, 2), (4, 16, 2, 1), (4, 16, 1, 1), (4, 8, 1, 1))
+# Of split-KV, whose rows are those of the class: (column threads, keys). Wide blocks of keys are read at
+# once, narrow ones leave room for more blocks of threads.
+_SPLIT_KV_TILES = ((32, 2), (32, 1), (16, 2), (16, 1))
 # Warps of a multiprocessor to hide the latency of loads: the first tiles that leave room for so many serve.
 _WARPS = (8, 4, 2, 1)
 
@@ -56,13 +65,13 @@ def default_candidate(workload: AttentionWorkload, machine: DeviceParameters) ->
     Raises UnsupportedError for a workload that no variant serves.
     """
     space = design_space(workload, machine)
-    if FUSED not in space.variants:
+    if not space.variants:
         raise UnsupportedError(
             f"output: expected attention or attention_and_lse on a GPU, got {workload.output!r}; the "
             f"weights are computed on the CPU"
         )
-    tiles = _FEW_ROWS if workload.query_length <= 8 else _TILES
-    legal = [c for c in (_candidate(workload, t) for t in tiles) if space.refusal(c) is None]
+    legal = [c for c in _split_kv(workload) if space.refusal(c) is None]
+    legal = legal or [c for c in _fused(workload) if space.refusal(c) is None]
     if not legal:
         raise UnsupportedError(
             f"head dimensions: expected those whose rows fit into {machine.shared_per_block} bytes of "
@@ -77,19 +86,31 @@ def starting_points(workload: AttentionWorkload, machine: DeviceParameters) -> l
     return [default_candidate(workload, machine)]
 
 
-def _candidate(w: AttentionWorkload, tile: tuple[int, int, int, int]) -> Candidate:
+def _fused(w: AttentionWorkload) -> list[Candidate]:
+    return [_candidate(w, FUSED, *tile) for tile in _TILES]
+
+
+def _split_kv(w: AttentionWorkload) -> list[Candidate]:
+    rows = decode_rows(w)
+    if rows is None:
+        return []
+    return [_candidate(w, FUSED_SPLIT_KV, rows, across, 1, keys) for across, keys in _SPLIT_KV_TILES]
+
+
+def _candidate(
+    w: AttentionWorkload, variant: str, row_threads: int, column_threads: int, rows: int, keys: int
+) -> Candidate:
     assert w.value_dim is not None
-    rows, across, own_rows, own_keys = tile
     decisions = {
-        "row_threads": rows,
-        "column_threads": across,
-        "rows": own_rows,
-        "keys": own_keys,
+        "row_threads": row_threads,
+        "column_threads": column_threads,
+        "rows": rows,
+        "keys": keys,
         "score_steps": math.gcd(w.head_dim, 4),
-        "value_steps": 4,
+        "value_steps": math.gcd(column_threads * keys, 4),
         "vector": math.gcd(w.head_dim, w.value_dim, 4),
     }
-    return Candidate.of(FUSED, decisions)
+    return Candidate.of(variant, decisions)
 
 
 def _warps(w: AttentionWorkload, m: DeviceParameters, c: Candidate) -> int:

@@ -9,9 +9,9 @@ from tvm.s_tir import Schedule
 
 from tvm_attention.compute import FixedLengths, Problem
 from tvm_attention.compute.device import DeviceTiles
-from tvm_attention.compute.fused import fused
+from tvm_attention.compute.fused import fused, fused_split_kv
 from tvm_attention.schedules.candidate import Candidate
-from tvm_attention.schedules.cuda_space import sizes_of
+from tvm_attention.schedules.cuda_space import FUSED_SPLIT_KV, sizes_of
 from tvm_attention.schedules.register_tile import annotate
 from tvm_attention.schedules.stages import place, present
 from tvm_attention.workload import AttentionWorkload
@@ -28,7 +28,13 @@ def tiles_of(workload: AttentionWorkload, c: Candidate) -> DeviceTiles:
     """The tiles of a candidate, as the expression has them."""
     sizes = sizes_of(workload, c)
     return DeviceTiles(
-        c["row_threads"], c["column_threads"], c["rows"], c["keys"], sizes.columns, sizes.adjacent
+        c["row_threads"],
+        c["column_threads"],
+        c["rows"],
+        c["keys"],
+        sizes.columns,
+        sizes.adjacent,
+        split=c.variant == FUSED_SPLIT_KV,
     )
 
 
@@ -38,28 +44,58 @@ def build(
     """The scheduled kernel of a candidate."""
     tiles = tiles_of(workload, candidate)
     problem = Problem(workload, fixed, exp2_unit=True, aligned=candidate["vector"])
+    if tiles.split:
+        return schedule_fused_split_kv(fused_split_kv(problem, tiles), candidate, tiles)
     return schedule_fused(fused(problem, tiles), candidate, tiles)
 
 
 def schedule_fused(func: tirx.PrimFunc, c: Candidate, tiles: DeviceTiles) -> Schedule:
     """One block of threads a (batch, query head, block of queries)."""
     sch = Schedule(func, enable_check=False)
-    b, h, rb, row, column, *own = sch.get_loops(sch.get_sblock("O"))
-    for loop, axis in ((b, "z"), (h, "y"), (rb, "x")):  # lowering makes one axis of them
-        sch.bind(loop, f"blockIdx.{axis}")
-    _bind(sch, row, column)
-    _unroll(sch, *own)
-    place(sch, ("LSE", "N", "LT", "LS", "R"), rb)
-    running_state(sch, c, tiles, rb)
-    for name in present(sch, ("LSE", "N", "LT")):
-        _own(sch, name)
-    _shared_copy(sch, "LS")
-    sch.decompose_reduction(sch.get_sblock("LT"), sch.get_loops(sch.get_sblock("LT"))[-1])
+    task = _launch(sch, "O")
+    place(sch, ("LSE", "N"), task)
+    for name in present(sch, ("LSE", "N")):
+        _own(sch, name, 3)
+    _running_state(sch, c, tiles, task)
     return sch
 
 
-def running_state(sch: Schedule, c: Candidate, tiles: DeviceTiles, task: Any) -> None:
-    """The loop over blocks of keys, inside a task."""
+def schedule_fused_split_kv(func: tirx.PrimFunc, c: Candidate, tiles: DeviceTiles) -> Schedule:
+    """One block of threads a (batch, key-value head, split), then one a (batch, key-value head)."""
+    sch = Schedule(func, enable_check=False)
+    _running_state(sch, c, tiles, _launch(sch, "PART"))
+    task = _launch(sch, "O")
+    place(sch, ("LSE", "N", "OS", "TS", "MM"), task)
+    for name in present(sch, ("LSE", "N")):
+        _own(sch, name, 3)
+    for name in ("MM", "TS", "OS"):
+        block = sch.get_sblock(name)
+        sch.set_scope(block, 0, "local")
+        row, column, *own, split = sch.get_loops(block)[-5 if name == "OS" else -4 :]
+        sch.reorder(row, column, split, *own)
+        _bind(sch, row, column)
+        _unroll(sch, *own)
+        sch.decompose_reduction(block, split)
+    return sch
+
+
+def _launch(sch: Schedule, name: str) -> Any:
+    """Blocks and threads of a stage (task..., row thread, column thread, row, column). Returns the
+    innermost loop over tasks."""
+    *task, row, column, own, last = sch.get_loops(sch.get_sblock(name))
+    for loop, axis in zip(task, "zyx", strict=False):  # lowering makes one axis of them
+        sch.bind(loop, f"blockIdx.{axis}")
+    _bind(sch, row, column)
+    _unroll(sch, own, last)
+    return task[-1]
+
+
+def _running_state(sch: Schedule, c: Candidate, tiles: DeviceTiles, task: Any) -> None:
+    """The loop over blocks of keys inside a task, and the sums of its rows."""
+    place(sch, ("LT", "LS", "R"), task)
+    _own(sch, "LT", 4)
+    sch.decompose_reduction(sch.get_sblock("LT"), sch.get_loops(sch.get_sblock("LT"))[-1])
+    _shared_copy(sch, "LS")
     R = sch.get_sblock("R")
     i0, c0, i1, kb = sch.get_loops(R)[-4:]
     sch.reorder(kb, i0, c0, i1)
@@ -72,9 +108,9 @@ def running_state(sch: Schedule, c: Candidate, tiles: DeviceTiles, task: Any) ->
         sch.set_scope(R, field, "local")
     sch.decompose_reduction(R, kb)
     for name in ("SC", "P"):
-        _own(sch, name)
+        _own(sch, name, 4)
     for name in ("MP", "M", "LP"):
-        _own(sch, name)
+        _own(sch, name, 4)
         sch.decompose_reduction(sch.get_sblock(name), sch.get_loops(sch.get_sblock(name))[-1])
     _product(sch, "ST", c["score_steps"])
     _product(sch, "OT", c["value_steps"])
@@ -96,11 +132,11 @@ def _bind(sch: Schedule, row: Any, column: Any) -> None:
     sch.bind(column, "threadIdx.x")
 
 
-def _own(sch: Schedule, name: str) -> None:
-    """A stage (..., row thread, column thread, what it owns...) in the registers of its threads."""
+def _own(sch: Schedule, name: str, axes: int) -> None:
+    """A stage whose last ``axes`` are (row thread, column thread, what it owns and sums over...) in the
+    registers of its threads."""
     block = sch.get_sblock(name)
     sch.set_scope(block, 0, "local")
-    axes = {"SC": 4, "P": 4, "MP": 4, "M": 4, "LP": 4, "LT": 4, "N": 3, "LSE": 3, "FLAG": 4}[name]
     row, column, *rest = sch.get_loops(block)[-axes:]
     _bind(sch, row, column)
     _unroll(sch, *rest)
@@ -119,7 +155,7 @@ def _product(sch: Schedule, name: str, steps: int) -> None:
 
 
 def _repair(sch: Schedule) -> None:
-    _own(sch, "FLAG")
+    _own(sch, "FLAG", 4)
     sch.decompose_reduction(sch.get_sblock("FLAG"), sch.get_loops(sch.get_sblock("FLAG"))[-1])
     block = sch.get_sblock("OX")
     sch.set_scope(block, 0, "local")

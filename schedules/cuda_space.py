@@ -12,15 +12,21 @@ from tvm_attention.schedules.candidate import Candidate, Choices, DesignSpace
 from tvm_attention.schedules.device import DeviceParameters
 from tvm_attention.workload import AttentionWorkload
 
-FUSED = "fused"
-_CHOICES = {
+FUSED, FUSED_SPLIT_KV = "fused", "fused_split_kv"
+_STEPS = {"score_steps": (1, 2, 4, 8), "value_steps": (1, 2, 4, 8), "vector": (1, 2, 4)}
+_FUSED_CHOICES = {
     "row_threads": (2, 4, 8, 16, 32),
     "column_threads": (8, 16, 32),
     "rows": (1, 2, 4, 8),
     "keys": (1, 2, 4, 8),
-    "score_steps": (1, 2, 4, 8),
-    "value_steps": (1, 2, 4, 8),
-    "vector": (1, 2, 4),
+    **_STEPS,
+}
+_SPLIT_KV_CHOICES = {
+    "row_threads": (1, 2, 4, 8),
+    "column_threads": (16, 32, 64, 128),
+    "rows": (1, 2, 4, 8),
+    "keys": (1, 2, 4),
+    **_STEPS,
 }
 _LEAST_THREADS = 32
 # Registers of a thread beyond its tiles: addresses, operands of a step, loop counters. nvcc's counts for the
@@ -73,11 +79,10 @@ def sizes_of(w: AttentionWorkload, c: Candidate) -> Sizes:
     )
 
 
-def launch_blocks(
-    w: AttentionWorkload, c: Candidate, *, batch: int, query_heads: int, query_length: int
-) -> int:
-    """Blocks of threads that serve a call."""
-    return batch * query_heads * -(-query_length // sizes_of(w, c).query_block)
+def decode_rows(workload: AttentionWorkload) -> int | None:
+    """Rows of a key-value head that split-KV serves; None for a prefill workload."""
+    name = workload.length_class
+    return int(name.removeprefix("decode-r")) if name.startswith("decode-r") else None
 
 
 def _padded(columns: int) -> int:
@@ -92,6 +97,8 @@ def _refusal(w: AttentionWorkload, m: DeviceParameters, c: Candidate) -> str | N
     s = sizes_of(w, c)
     if not _LEAST_THREADS <= s.threads <= m.threads_per_block or s.threads % m.warp:
         return f"{s.threads} threads are no whole warps of at most {m.threads_per_block} threads"
+    if c.variant == FUSED_SPLIT_KV and s.query_block != decode_rows(w):
+        return f"{s.query_block} rows are not the {decode_rows(w)} of the class"
     if s.shared > m.shared_per_block:
         return f"{s.shared} bytes of shared memory exceed the {m.shared_per_block} of a block"
     most = min(m.registers_per_thread, m.registers // s.threads)
@@ -112,5 +119,7 @@ def design_space(workload: AttentionWorkload, machine: DeviceParameters) -> Desi
     """The variants that serve a workload, each with its decisions."""
     variants: dict[str, Choices] = {}
     if workload.output != "weights":
-        variants[FUSED] = _CHOICES
+        variants[FUSED] = _FUSED_CHOICES
+    if variants and decode_rows(workload) is not None:
+        variants[FUSED_SPLIT_KV] = _SPLIT_KV_CHOICES
     return DesignSpace(variants, lambda c: _refusal(workload, machine, c))

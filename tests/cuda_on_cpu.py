@@ -21,6 +21,7 @@ from tvm_attention.cuda.launching import Parameters
 from tvm_attention.device_code import DeviceCode, DeviceFunction
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.schedules import Candidate
+from tvm_attention.schedules.cuda_space import decode_rows
 from tvm_attention.target import named_target
 from tvm_attention.workload import AttentionWorkload
 
@@ -58,6 +59,8 @@ def compiled(source: str) -> ctypes.CDLL:
 class OnCPU:
     """Functions loaded on the stand-in; ``order`` is one of ORDERS."""
 
+    multiprocessors = 3
+
     def __init__(self, code: DeviceCode, order: int = 0) -> None:
         self.code, self._order = code, order
         self.streams: list[int] = []
@@ -91,8 +94,9 @@ def _code(workload: AttentionWorkload, candidate: Candidate, arch: str) -> Devic
 
 def code_of(workload: AttentionWorkload, candidate: Candidate, arch: str = "sm_80") -> DeviceCode:
     """The code of a candidate, which serves all sizes, both kinds of causality and windows of any width."""
+    rows = decode_rows(workload)
     alike = replace(
-        workload, batch=1, query_heads=1, kv_heads=1, query_length=512, key_length=512,
+        workload, batch=1, query_heads=1, kv_heads=1, query_length=rows or 512, key_length=512,
         causal=bool(workload.causal), window=workload.window and (1, 1),
     )  # fmt: skip
     return _code(alike, candidate, arch)

@@ -32,6 +32,10 @@ SMALL = {
 }  # fmt: skip
 FUSED = Candidate.of("fused", SMALL)
 
+SPLIT_KV = Candidate.of(
+    "fused_split_kv", SMALL | {"row_threads": 2, "column_threads": 16, "rows": 2, "keys": 1}
+)
+
 
 def attend(
     candidate: Candidate, q: Array, k: Array, v: Array, order: int = 0, **options: Any
@@ -159,3 +163,28 @@ def test_tensors_that_do_not_suit_vectors() -> None:
 def test_steps_and_tiles() -> None:
     for change in ({"rows": 1, "keys": 4}, {"row_threads": 8, "column_threads": 16, "rows": 4}, {"value_steps": 8, "score_steps": 1}):
         check(FUSED.replace(**change), *tensors(19, 37), causal="top_left")
+
+
+@pytest.mark.parametrize("keys", [1, 15, 16, 17, 100])
+def test_decoding(keys: int) -> None:
+    for n, (rows, causal) in enumerate(product((3, 4), (None, "bottom_right"))):
+        check(SPLIT_KV, *tensors(rows, keys, group=1), ORDERS[n % 3], causal=causal)
+    check(SPLIT_KV, *tensors(2, keys, group=2), window=(10, 3))
+
+
+def test_decoding_with_many_options() -> None:
+    rng = np.random.default_rng(4)
+    q, k, v = tensors(2, 45, dtype="float16")
+    seen = rng.random((2, 4, 2, 45)) < 0.7
+    check(
+        SPLIT_KV, q, k, v, mask=seen, softcap=3.0, alibi_slopes=rng.random(4).astype("float32"),
+        sinks=rng.standard_normal(4), kv_lengths=np.array([31, 0], np.int32), causal="bottom_right",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("group", [1, 2, 8])
+def test_default_candidates_for_decoding(group: int) -> None:
+    w = AttentionWorkload(head_dim=128, query_heads=2 * group, kv_heads=2, query_length=1)
+    candidate = cuda.default_candidate(w, MACHINE)
+    assert candidate.variant == "fused_split_kv"
+    check(candidate, *tensors(1, 300, dims=(128, 128), group=group))

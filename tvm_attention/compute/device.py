@@ -9,11 +9,13 @@ rows of shared memory.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 
+from tvm_attention.compute.bounds import Bounds
 from tvm_attention.compute.problem import Problem, ceil_div
 
 
@@ -41,53 +43,56 @@ class DeviceTiles:
 
 
 class Tasks:
-    """What a block of threads works on: (batch, head, row block) and, where keys are split, which split.
-
-    Without splits a head is a query head and a row one of its queries. With splits it is a key-value head,
-    whose rows are the queries of all heads of the group.
-    """
+    """What a block of threads works on: (batch, query head, block of queries), or, where keys are split,
+    (batch, key-value head, split), with the queries of all heads of the group as its rows."""
 
     def __init__(self, p: Problem, tiles: DeviceTiles) -> None:
         self.p, self.tiles = p, tiles
-        length = p["query_length"]
-        self.rows = p["group"] * length if tiles.split else length
-        self.blocks = ceil_div(self.rows, tiles.query_block)
-        heads = p.kv_heads if tiles.split else p["query_heads"]
-        self.outer = (p["batch"], heads, self.blocks, *((p["splits"],) if tiles.split else ()))
-        splits = p["splits"] if tiles.split else 1
-        self.key_blocks = ceil_div(p["key_length"], tiles.key_block * splits)
+        if tiles.split:
+            kv_heads = tirx.truncdiv(p["query_heads"], p["group"])
+            self.outer = (p["batch"], kv_heads, p["splits"])
+            self.key_blocks = _parts(p["key_length"], tiles.key_block * p["splits"])
+        else:
+            self.outer = (*p.outer, ceil_div(p["query_length"], tiles.query_block))
+            self.key_blocks = ceil_div(p["key_length"], tiles.key_block)
 
     def kv_head(self, h: Any) -> Any:
         return h if self.tiles.split else tirx.truncdiv(h, self.p["group"])
 
     def query(self, task: tuple[Any, ...], i1: Any, i0: Any) -> tuple[Any, Any]:
         """Query head and query of a thread's row; where rows are those of a group, the last one repeated."""
-        row = task[2] * self.tiles.query_block + i1 * self.tiles.row_threads + i0
+        row = i1 * self.tiles.row_threads + i0
         if not self.tiles.split:
-            return task[1], row
-        length = self.p["query_length"]
-        r = tirx.min(row, self.rows - 1)
-        return task[1] * self.p["group"] + tirx.truncdiv(r, length), tirx.truncmod(r, length)
+            return task[1], task[2] * self.tiles.query_block + row
+        length, group = self.p["query_length"], self.p["group"]
+        r = tirx.min(row, group * length - 1)
+        return task[1] * group + tirx.truncdiv(r, length), tirx.truncmod(r, length)
 
     def key(self, task: tuple[Any, ...], kb: Any, j: Any) -> Any:
         """Key ``j`` of a block of keys."""
         if not self.tiles.split:
             return kb * self.tiles.key_block + j
-        first = self.p.bounds.first_key(task[0], 0)
-        return first + (task[3] * self.split_blocks(task[0]) + kb) * self.tiles.key_block + j
-
-    def split_blocks(self, b: Any) -> Any:
-        """Key blocks of each split of a batch element."""
-        bounds = self.p.bounds
-        keys = bounds.end_key(b, self.p["query_length"] - 1) - bounds.first_key(b, 0)
-        return ceil_div(tirx.max(keys, 0), self.tiles.key_block * self.p["splits"])
-
-    def end_key(self, task: tuple[Any, ...]) -> Any:
-        """No key from this one on is of this task."""
-        return self.p.bounds.keys(task[0])
+        bounds, size = self.p.bounds, self.tiles.key_block
+        blocks = split_blocks(bounds, self.p.scalars, size, task[0])
+        return bounds.first_key(task[0], 0) + (task[2] * blocks + kb) * size + j
 
     def column(self, c0: Any, c: Any) -> Any:
         """Value column ``c`` of those that threads ``c0`` own."""
-        t = self.tiles
-        strip, place = tirx.floordiv(c, t.adjacent), tirx.floormod(c, t.adjacent)
-        return (strip * t.column_threads + c0) * t.adjacent + place
+        return column_of(self.tiles, c0, c)
+
+
+def column_of(tiles: DeviceTiles, c0: Any, c: Any) -> Any:
+    """Value column ``c`` of those that threads ``c0`` own."""
+    strip, place = tirx.floordiv(c, tiles.adjacent), tirx.floormod(c, tiles.adjacent)
+    return (strip * tiles.column_threads + c0) * tiles.adjacent + place
+
+
+def split_blocks(bounds: Bounds, symbols: Mapping[str, Any], key_block: int, b: Any) -> Any:
+    """Blocks of keys of each split of a batch element."""
+    keys = bounds.end_key(b, symbols["query_length"] - 1) - bounds.first_key(b, 0)
+    return _parts(tirx.max(keys, 0), key_block * symbols["splits"])
+
+
+def _parts(whole: Any, part: Any) -> Any:
+    """Parts of which the last may be short. Of what is not negative: rounding down would take tests."""
+    return tirx.truncdiv(whole + part - 1, part)

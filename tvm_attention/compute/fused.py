@@ -23,31 +23,75 @@ State = list[te.Tensor]
 
 
 def fused(p: Problem, tiles: DeviceTiles) -> tirx.PrimFunc:
-    """Stages of :func:`running_state`, then LS, LT (row sums), N, (LSE,) O: (batch, head, row block, row
-    thread, column thread, row, column), which lowering stores where the caller has them."""
+    """Stages of :func:`_running_state` and :func:`_row_sums`, then N, (LSE,) O: (batch, head, block of
+    queries, row thread, column thread, row, column), which lowering stores where the caller has them."""
     at = Tasks(p, tiles)
-    R = running_state(p, at)
-    threads = tiles.column_threads
-    LS = te.compute(
-        (*at.outer, tiles.rows, tiles.row_threads, threads),
-        lambda b, h, rb, i1, i0, c0: R[1][b, h, rb, i0, c0, i1],
-        name="LS",
-    )
-    cc = te.reduce_axis((0, threads), "cc")
-    own = (*at.outer, tiles.row_threads, threads, tiles.rows)  # what each thread keeps for itself
-    LT = te.compute(
-        own, lambda b, h, rb, i0, c0, i1: te.sum(LS[b, h, rb, i1, i0, cc], axis=cc), name="LT"
-    )
-    rows = Rows(p, own, lambda *i: R[0][i], lambda *i: LT[i], lambda b, h, rb, i0, c0, i1: h)
+    R = _running_state(p, at)
+    LT = _row_sums(at, R)
+    rows = Rows(p, tuple(LT.shape), lambda *i: R[0][i], lambda *i: LT[i], lambda *i: i[1])
 
     def result(*index: Any) -> Any:
         *thread, c = index
         return rows.finish(p, _picked(R[2:], tuple(thread), c), *thread)
 
-    return p.function(te.compute((*own, tiles.columns), result, name="O"))
+    return p.function(te.compute((*LT.shape, tiles.columns), result, name="O"))
 
 
-def running_state(p: Problem, at: Tasks) -> State:
+def fused_split_kv(p: Problem, tiles: DeviceTiles) -> tirx.PrimFunc:
+    """Decoding: the keys are split over blocks of threads, whose results a second grid merges (Dao et al.,
+    "Flash-Decoding", 2023). Stages of :func:`_running_state` and :func:`_row_sums`, PART (maximum, sum and
+    columns of a thread's rows), then MM, TS, OS, N, (LSE,) O: (batch, key-value head, row thread, column
+    thread, row, column)."""
+    at = Tasks(p, tiles)
+    R = _running_state(p, at)
+    LT = _row_sums(at, R)
+    fields = [R[0], LT, *R[2:]]
+    PART = te.compute(
+        (*LT.shape, tiles.columns + 2), lambda *i: _picked(fields, i[:-1], i[-1]), name="PART"
+    )
+    s1, s2, s3 = (te.reduce_axis((0, p["splits"]), f"s{n}") for n in (1, 2, 3))
+    own = (*at.outer[:2], tiles.row_threads, tiles.column_threads, tiles.rows)
+
+    def part(index: tuple[Any, ...], split: Any, field: Any) -> Any:
+        b, h, *thread = index
+        return PART[(b, h, split, *thread, field)]
+
+    MM = te.compute(own, lambda *i: te.max(part(i, s1, 0), axis=s1), name="MM")
+
+    def share(index: tuple[Any, ...], split: Any) -> Any:
+        return power(p, part(index, split, 0) - MM[index])
+
+    TS = te.compute(own, lambda *i: te.sum(part(i, s2, 1) * share(i, s2), axis=s2), name="TS")
+    OS = te.compute(
+        (*own, tiles.columns),
+        lambda *i: te.sum(part(i[:-1], s3, i[-1] + 2) * share(i[:-1], s3), axis=s3),
+        name="OS",
+    )
+    rows = Rows(
+        p, own, lambda *i: MM[i], lambda *i: TS[i],
+        lambda b, h, i0, c0, i1: at.query((b, h, 0), i1, i0)[0],
+    )  # fmt: skip
+    return p.function(
+        te.compute((*own, tiles.columns), lambda *i: rows.finish(p, OS[i], *i[:-1]), name="O")
+    )
+
+
+def _row_sums(at: Tasks, R: State) -> te.Tensor:
+    """Stages LS (sums over the keys of each thread, where all threads see them) and LT (over all keys)."""
+    t = at.tiles
+    LS = te.compute(
+        (*at.outer, t.rows, t.row_threads, t.column_threads),
+        lambda b, h, n, i1, i0, c0: R[1][b, h, n, i0, c0, i1],
+        name="LS",
+    )
+    cc = te.reduce_axis((0, t.column_threads), "cc")
+    own = (*at.outer, t.row_threads, t.column_threads, t.rows)  # what each thread keeps for itself
+    return te.compute(
+        own, lambda b, h, n, i0, c0, i1: te.sum(LS[b, h, n, i1, i0, cc], axis=cc), name="LT"
+    )
+
+
+def _running_state(p: Problem, at: Tasks) -> State:
     """Stages QT, KT, VT (shared by a block), ST, SC (scores), MP, MS, M (maximum of a row's keys), P, PS
     (weights), LP, OT, (FLAG, OX,) and R: maximum, sum and columns of what each thread owns."""
     t = at.tiles
@@ -117,7 +161,7 @@ def _scores(p: Problem, at: Tasks) -> te.Tensor:
         task = tuple(outer)
         head, i = at.query(task, i1, i0)
         n = at.key(task, kb, j1 * t.column_threads + j0)
-        inside = n < at.end_key(task)
+        inside = n < p.bounds.keys(task[0])
         return tirx.Select(
             inside, modified(p, task[0], head, i, n, ST[index]), float32(float("-inf"))
         )
@@ -133,7 +177,7 @@ def _stored(p: Problem, at: Tasks, name: str, task: tuple[Any, ...], key: Any, c
     scale = p.scale_of(f"{name}_scale", task[0], kv_head, key)
     if scale is not None:
         element = element * scale
-    return tirx.if_then_else(key < at.end_key(task), element, float32(0.0))
+    return tirx.if_then_else(key < p.bounds.keys(task[0]), element, float32(0.0))
 
 
 def _maximum(at: Tasks, outer: tuple[Any, ...], SC: te.Tensor) -> te.Tensor:

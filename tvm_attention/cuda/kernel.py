@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tvm_attention.arguments import SCALARS, STRIDES, TENSORS
 from tvm_attention.arrays import ArrayKind, is_dense
 from tvm_attention.call import Call
-from tvm_attention.cuda.launching import Parameters, parameter_types
+from tvm_attention.cuda.launching import WORKSPACE, Parameters, grids, parameter_types
 from tvm_attention.device_code import DeviceCode, DeviceFunction
 from tvm_attention.dtypes import ELEMENT_BYTES
 from tvm_attention.kernel import Kernel
@@ -19,7 +19,7 @@ from tvm_attention.kernel_source import KernelSource
 from tvm_attention.operands import kernel_strides
 from tvm_attention.outputs import no_keys
 from tvm_attention.schedules import Candidate
-from tvm_attention.schedules.cuda_space import launch_blocks
+from tvm_attention.schedules.cuda_space import FUSED_SPLIT_KV
 from tvm_attention.workload import AttentionWorkload
 
 
@@ -38,6 +38,7 @@ class LoadedCode(Protocol):
     """Functions in a GPU's memory."""
 
     code: DeviceCode
+    multiprocessors: int
 
     def launch(
         self, function: DeviceFunction, blocks: int, parameters: Parameters, stream: int
@@ -60,6 +61,7 @@ class DeviceKernel(Kernel):
         load: Callable[[Candidate], LoadedCode],
     ) -> None:
         super().__init__(workload, source, None)
+        self._decodes = source.candidate.variant == FUSED_SPLIT_KV
         self._load = load
         self._types = parameter_types(workload)
         self._loaded: dict[Candidate, LoadedCode] = {}
@@ -85,21 +87,19 @@ class DeviceKernel(Kernel):
             kept.append(kind.uploaded(np.ascontiguousarray(numbers), inputs[0]))
             return int(kind.address(kept[-1]))
 
-        values: dict[str, float] = dict(zip(SCALARS, call.scalars(1, 1), strict=True))
+        sizes_of_launch = grids(self.workload, candidate, sizes, loaded.multiprocessors)
+        scalars = call.scalars(1, sizes_of_launch.splits)
+        values: dict[str, float] = dict(zip(SCALARS, scalars, strict=True))
         values |= call.extra_values(kind, lse, address)
         for name, array in zip(TENSORS, (*dense, out), strict=True):
             values[name] = kind.address(array)
             strides = kernel_strides(kind.strides(array))
             values |= {f"{name}_{a}_stride": s for a, s in zip(STRIDES, strides, strict=True)}
-        blocks = launch_blocks(
-            self.workload,
-            candidate,
-            batch=sizes.batch,
-            query_heads=sizes.query_heads,
-            query_length=sizes.query_length,
-        )
+        if sizes_of_launch.workspace:
+            kept.append(kind.empty((sizes_of_launch.workspace,), inputs[0], "float32"))
+            values[WORKSPACE] = kind.address(kept[-1])
         stream = kind.stream(inputs[0])
-        for function in loaded.code.functions:
+        for function, blocks in zip(loaded.code.functions, sizes_of_launch.blocks, strict=True):
             parameters = Parameters(function.parameters, self._types, values)
             loaded.launch(function, blocks, parameters, stream)
 

@@ -1,14 +1,20 @@
-"""A kernel's parameters by name, as a launch takes them."""
+"""What a launch is told: the sizes of its grids, the parameters of its functions by name."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tvm_attention.arguments import SCALARS, STRIDES, TENSORS, extras
+from tvm_attention.operands import Geometry
+from tvm_attention.schedules import Candidate
+from tvm_attention.schedules.cuda_space import FUSED_SPLIT_KV, sizes_of
 from tvm_attention.workload import AttentionWorkload
 
+WORKSPACE = "PART"  # the parameter for what a grid leaves to the next, by the name of its stage
+_BLOCKS_A_MULTIPROCESSOR = 4  # of split-KV, together: enough for the latency of loads
 _C_TYPES: dict[str, Any] = {
     "int32": ctypes.c_int32,
     "int64": ctypes.c_int64,
@@ -16,9 +22,32 @@ _C_TYPES: dict[str, Any] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Grids:
+    """The blocks of threads of each function of a candidate, into how many splits the keys go, and the
+    float32 elements of workspace."""
+
+    blocks: tuple[int, ...]
+    splits: int = 1
+    workspace: int = 0
+
+
+def grids(w: AttentionWorkload, c: Candidate, call: Geometry, multiprocessors: int) -> Grids:
+    """The grids that serve a call on a GPU of so many multiprocessors."""
+    sizes = sizes_of(w, c)
+    if c.variant != FUSED_SPLIT_KV:
+        blocks = -(-call.query_length // sizes.query_block)
+        return Grids((call.batch * call.query_heads * blocks,))
+    heads = call.batch * call.kv_heads
+    wanted = -(-_BLOCKS_A_MULTIPROCESSOR * multiprocessors // heads)
+    splits = max(1, min(wanted, -(-call.key_length // sizes.key_block)))
+    part = sizes.query_block * c["column_threads"] * (sizes.columns + 2)
+    return Grids((heads * splits, heads), splits, heads * splits * part)
+
+
 def parameter_types(workload: AttentionWorkload) -> dict[str, Any]:
-    """The C types of all arguments of a workload's kernels; those of buffers are addresses."""
-    types: dict[str, Any] = dict.fromkeys(TENSORS, ctypes.c_void_p)
+    """The C types of all parameters of a workload's functions; those of buffers are addresses."""
+    types: dict[str, Any] = dict.fromkeys((*TENSORS, WORKSPACE), ctypes.c_void_p)
     types |= {n: ctypes.c_float if n == "scale_log2" else ctypes.c_int32 for n in SCALARS}
     types |= {f"{t}_{a}_stride": ctypes.c_int64 for t in TENSORS for a in STRIDES}
     for extra in extras(workload):

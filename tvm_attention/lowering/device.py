@@ -19,8 +19,8 @@ from tvm import tirx
 from tvm.s_tir import transform
 
 from tvm_attention.compute import Bounds
-from tvm_attention.compute.device import DeviceTiles
-from tvm_attention.compute.operand import is_nan, offset_of
+from tvm_attention.compute.device import DeviceTiles, column_of, split_blocks
+from tvm_attention.compute.operand import FLAT_SIZE, is_nan, offset_of
 from tvm_attention.compute.problem import ceil_div
 from tvm_attention.lowering.convention import Outputs
 from tvm_attention.lowering.statements import load_of, sequence, statements, with_body
@@ -32,17 +32,20 @@ _AXES = ("blockIdx.z", "blockIdx.y", "blockIdx.x")  # of the schedules, outermos
 def lower_device(func: tirx.PrimFunc, workload: AttentionWorkload, tiles: DeviceTiles) -> Any:
     """The block-free function of a scheduled kernel on the caller's tensors; grids have one axis.
 
-    Its parameters are the buffers query, key, value, out and the scalars, strides and extras of
-    tvm_attention.arguments that it uses.
+    Its parameters are the buffers query, key, value, out, the scalars, strides and extras of
+    tvm_attention.arguments, and where there are two grids a workspace of float32.
     """
     blocks = _lower_blocks(tvm.IRModule({"main": func}))["main"]
     symbols = {p.name: p for p in blocks.params}
     bounds = Bounds(workload, symbols, lambda i: tirx.BufferLoad(symbols["ragged"], [i]))
     outputs = Outputs(symbols, bounds, workload)
-    body = _Device(symbols, bounds, outputs, workload, tiles).rewrite(blocks.body)
+    device = _Device(symbols, bounds, outputs, workload, tiles)
+    body = device.rewrite(blocks.body)
     given = [p for p in blocks.params if p.name != "O"] + [outputs.out, *outputs.strides]
     if workload.output == "attention_and_lse":
         given += [outputs.lse, *outputs.lse_strides]
+    if tiles.split:
+        given.append(device.workspace)
     return tirx.PrimFunc(given, body, blocks.ret_type, blocks.attrs)
 
 
@@ -77,6 +80,8 @@ class _Device:
     ) -> None:
         self._symbols, self._bounds, self._outputs = symbols, bounds, outputs
         self._workload, self._tiles = workload, tiles
+        size = (tirx.const(FLAT_SIZE, "int64"),)
+        self.workspace = tirx.decl_buffer(size, "float32", name="workspace", layout=None)
         self._launch: dict[str, Any] = {}  # axis of the schedule: its launch
         self._stages: dict[str, Any] = {}  # name of a stage: its buffer
 
@@ -102,6 +107,8 @@ class _Device:
         axis = stmt.node.thread_tag if stmt.attr_key == "thread_extent" else ""
         if axis not in _AXES:
             return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, self.rewrite(stmt.body))
+        if axis == _AXES[0]:
+            self._launch = {}
         self._launch[axis] = stmt
         body = self.rewrite(stmt.body)
         if axis != _AXES[0]:
@@ -123,6 +130,8 @@ class _Device:
         self._stages[name] = stmt.buffer
         if name == "OX":
             return tirx.DeclBuffer(stmt.buffer, data=self._stages["OT"].data)
+        if stmt.buffer.scope() == "global":  # what one grid leaves to the next
+            return tirx.DeclBuffer(stmt.buffer, data=self.workspace.data)
         return stmt
 
     def _loop(self, loop: Any) -> Any:
@@ -146,39 +155,46 @@ class _Device:
     def _key_blocks(self) -> tuple[Any, Any]:
         """The first block of keys that any row of the task sees (None for 0) and the one after the last."""
         b, _, index = (self._launch[axis].node.var for axis in _AXES)
-        size, rows = self._tiles.key_block, self._tiles.query_block
+        bounds, size = self._bounds, self._tiles.key_block
         if self._tiles.split:
-            raise NotImplementedError
-        start = index * rows
-        last = tirx.min(start + rows, self._bounds.queries(b)) - 1
-        first = self._bounds.first_key(b, start)
-        end = ceil_div(tirx.max(self._bounds.end_key(b, last), 0), size)
+            blocks = split_blocks(bounds, self._symbols, size, b)
+            end = bounds.end_key(b, self._symbols["query_length"] - 1)
+            left = end - bounds.first_key(b, 0) - index * blocks * size
+            return None, tirx.min(blocks, ceil_div(tirx.max(left, 0), size))
+        start = index * self._tiles.query_block
+        last = tirx.min(start + self._tiles.query_block, bounds.queries(b)) - 1
+        first = bounds.first_key(b, start)
+        end = ceil_div(tirx.max(bounds.end_key(b, last), 0), size)
         if self._workload.ragged:  # a batch element may have fewer rows than there are blocks for
-            end = tirx.Select(start < self._bounds.queries(b), end, 0)
+            end = tirx.Select(start < bounds.queries(b), end, 0)
         return None if isinstance(first, int) else tirx.floordiv(first, size), end
+
+    def _place(self, indices: list[Any]) -> tuple[Any, Any, Any, Any]:
+        """Batch element, query head and query of a thread's row, and whether there is such a query."""
+        b, h, *block, i0, _, i1, _ = indices
+        row = i1 * self._tiles.row_threads + i0
+        if not self._tiles.split:
+            i = block[0] * self._tiles.query_block + row
+            return b, h, i, i < self._bounds.queries(b)
+        length, group = self._symbols["query_length"], self._symbols["group"]
+        i = tirx.truncmod(row, length)
+        inside = tirx.all(row < group * length, i < self._bounds.queries(b))
+        return b, h * group + tirx.truncdiv(row, length), i, inside
 
     def _store(self, stmt: Any) -> Any:
         """A thread's element to its row and column, if there are such."""
-        b, h, block, i0, c0, i1, c = stmt.indices
-        t = self._tiles
-        row = block * t.query_block + i1 * t.row_threads + i0
-        strip, place = tirx.floordiv(c, t.adjacent), tirx.floormod(c, t.adjacent)
-        column = (strip * t.column_threads + c0) * t.adjacent + place
-        where = offset_of((b, h, self._bounds.query_start(b) + row), self._outputs.strides)
-        store = tirx.BufferStore(
-            self._outputs.out, stmt.value, [where + tirx.Cast("int64", column)]
-        )
-        inside = row < self._bounds.queries(b)
+        b, h, i, inside = self._place(list(stmt.indices))
+        column = column_of(self._tiles, stmt.indices[-3], stmt.indices[-1])
+        row = (b, h, self._bounds.query_start(b) + i)
+        where = offset_of(row, self._outputs.strides) + tirx.Cast("int64", column)
+        store: Any = tirx.BufferStore(self._outputs.out, stmt.value, [where])
         assert self._workload.value_dim is not None
-        if t.columns * t.column_threads > self._workload.value_dim:
+        if self._tiles.columns * self._tiles.column_threads > self._workload.value_dim:
             store = tirx.IfThenElse(column < self._workload.value_dim, store, None)
         stores = [store]
         lse = load_of("LSE_local", stmt.value)
         if lse is not None:
-            one = tirx.const(1, "int64")
-            place = offset_of(
-                (b, h, self._bounds.query_start(b) + row), (*self._outputs.lse_strides, one)
-            )
-            once = tirx.BufferStore(self._outputs.lse, lse, [place])
+            where = offset_of(row, (*self._outputs.lse_strides, tirx.const(1, "int64")))
+            once = tirx.BufferStore(self._outputs.lse, lse, [where])
             stores.append(tirx.IfThenElse(column.equal(0), once, None))
         return tirx.IfThenElse(inside, sequence(stores), None)

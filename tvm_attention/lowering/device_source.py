@@ -32,7 +32,7 @@ def device_source(func: tirx.PrimFunc, target: dict[str, Any], name: str) -> Dev
         module = step(module)
     kernels = {
         variable: f
-        for variable, f in module.functions_items()
+        for variable, f in sorted(module.functions_items(), key=lambda item: item[0].name_hint)
         if int(f.attrs.get("calling_conv", 0)) == _DEVICE_CALL
     }
     functions = tuple(_described(f) for f in kernels.values())
