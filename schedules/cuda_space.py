@@ -70,12 +70,12 @@ def sizes_of(w: AttentionWorkload, c: Candidate) -> Sizes:
     adjacent = next(n for n in (4, 2, 1) if w.value_dim % (across * n) == 0 or n == 1)
     query_block, key_block = c["row_threads"] * rows, across * keys
     row = _padded(w.head_dim)
-    floats = query_block * row + max(key_block * row, query_block * _padded(key_block))
-    floats += key_block * columns * across + rows * c["row_threads"] * across
+    staged = key_block * max(row, columns * across)  # keys, then values
+    shared = query_block * (row + _padded(key_block) + across) + staged
     state = rows * (2 * columns + 2) + rows * keys  # sums so far and of the block, scores
     threads = c["row_threads"] * across
     return Sizes(
-        query_block, key_block, columns, adjacent, 4 * floats, state + _OTHER_REGISTERS, threads
+        query_block, key_block, columns, adjacent, 4 * shared, state + _OTHER_REGISTERS, threads
     )
 
 

@@ -84,6 +84,7 @@ class _Device:
         self.workspace = tirx.decl_buffer(size, "float32", name="workspace", layout=None)
         self._launch: dict[str, Any] = {}  # axis of the schedule: its launch
         self._stages: dict[str, Any] = {}  # name of a stage: its buffer
+        self._staged: Any = None
 
     def rewrite(self, stmt: Any) -> Any:
         """The statement with what is marked replaced."""
@@ -126,13 +127,27 @@ class _Device:
         )
 
     def _allocation(self, stmt: Any) -> Any:
-        name = stmt.buffer.name.removesuffix("_local")
+        name = stmt.buffer.name.removesuffix("_local").removesuffix("_shared.dyn")
         self._stages[name] = stmt.buffer
         if name == "OX":
             return tirx.DeclBuffer(stmt.buffer, data=self._stages["OT"].data)
+        if name == "KT":
+            return self._keys_or_values(stmt.buffer)
+        if name == "VT":
+            return tirx.DeclBuffer(stmt.buffer, data=self._staged.data)
         if stmt.buffer.scope() == "global":  # what one grid leaves to the next
             return tirx.DeclBuffer(stmt.buffer, data=self.workspace.data)
         return stmt
+
+    def _keys_or_values(self, keys: Any) -> Any:
+        """Shared memory for a block of keys, in whose place its values are loaded."""
+        t = self._tiles
+        size = max(int(keys.shape[-2]) * int(keys.strides[-2]), t.key_block * t.columns * t.column_threads)
+        self._staged = tirx.decl_buffer(
+            (size,), keys.dtype, name="keys_or_values", scope=keys.scope(), layout=None
+        )
+        declared = tirx.DeclBuffer(keys, data=self._staged.data)
+        return sequence([tirx.AllocBuffer(self._staged), declared])
 
     def _loop(self, loop: Any) -> Any:
         notes = dict(loop.annotations)
