@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import re
+import shutil
 import subprocess
 import tempfile
 from dataclasses import replace
@@ -38,8 +40,8 @@ _FLAGS = ("-std=c++17", "-O1", "-w", "-ftrivial-auto-var-init=pattern", "-shared
 
 
 @lru_cache(maxsize=None)
-def compiled(source: str) -> ctypes.CDLL:
-    """The source as a library with a function ``run_<kernel>`` for each of its kernels."""
+def library(source: str) -> Path:
+    """The source compiled, with a function ``run_<kernel>`` for each of its kernels."""
     wrappers = []
     for name, parameters in re.findall(r"__launch_bounds__\([^)]*\) (\w+)\(([^)]*)\) \{", source):
         types = [re.sub(r"(__restrict__)? *\w+$", "", p).strip() for p in parameters.split(",")]
@@ -49,11 +51,18 @@ def compiled(source: str) -> ctypes.CDLL:
             f'extern "C" int run_{name}(void** a, int blocks, int x, int y, int shared, int order) '
             f"{{ return run_grid(call_{name}, a, blocks, x, y, shared, order); }}\n"
         )
-    with tempfile.TemporaryDirectory() as folder:
-        text, library = Path(folder, "kernel.cc"), Path(folder, "kernel.so")
-        text.write_text(f'#include "{_HEADER}"\n{source}\n' + "".join(wrappers))
-        subprocess.run(["g++", *_FLAGS, "-o", str(library), str(text)], check=True)
-        return ctypes.CDLL(str(library))
+    text = f'#include "{_HEADER}"\n{source}\n' + "".join(wrappers)
+    return built(text, "kernel")
+
+
+def built(text: str, name: str) -> Path:
+    """C++ as a shared library, which is there until the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="tvm_attention_test"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    source, made = folder / f"{name}.cc", folder / f"{name}.so"
+    source.write_text(text)
+    subprocess.run(["g++", *_FLAGS, "-o", str(made), str(source)], check=True)
+    return made
 
 
 class OnCPU:
@@ -70,7 +79,7 @@ class OnCPU:
     ) -> None:
         self.streams.append(stream)
         x, y = function.threads
-        run = getattr(compiled(self.code.source), f"run_{function.name}")
+        run = getattr(ctypes.CDLL(str(library(self.code.source))), f"run_{function.name}")
         fault = run(parameters.array, blocks, x, y, function.shared_bytes, self._order)
         assert fault == 0, f"{function.name}: {_FAULTS[fault]}"
 
@@ -82,6 +91,9 @@ class StandInArrays(NumPyArrays):
 
     def uploaded(self, numbers: NDArray[Any], like: Any) -> Any:
         return numbers.copy()
+
+    def device(self, array: Any) -> int:
+        return 0
 
     def stream(self, array: Any) -> int:
         return STREAM
@@ -107,4 +119,4 @@ def kernel_on_cpu(
 ) -> DeviceKernel:
     """A candidate's kernel on the stand-in."""
     source = KernelSource(candidate, None, "test", ())
-    return DeviceKernel(workload, source, lambda c: OnCPU(code_of(workload, c, arch), order))
+    return DeviceKernel(workload, source, lambda c, _: OnCPU(code_of(workload, c, arch), order))

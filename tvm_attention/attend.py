@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tvm_attention.arrays import ArrayKind, kind_of
+from tvm_attention.arrays import ArrayKind, TorchCudaTensors, kind_of, torch_cuda_kind
 from tvm_attention.broadcasting import broadcast
 from tvm_attention.call import Call
 from tvm_attention.errors import InvalidValueError
@@ -61,7 +61,7 @@ def opened(
         raise InvalidValueError(
             f"layout: expected {' or '.join(map(repr, LAYOUTS))}, got {layout!r}"
         )
-    kind = kind_of(query)
+    kind = torch_cuda_kind(query) or kind_of(query)
     inputs = opened_inputs(kind, query, key, value)
     rows_first = layout == "bshd"
     if rows_first:
@@ -123,6 +123,9 @@ def _compute(o: Opened, output: str, out: Any, lse: Any = None) -> PreparedCall 
     if sizes.empty or sizes.key_length == 0:
         no_keys(o.kind, o.call, out, lse)
     else:
-        prepared = load(o.call.workload(output)).compute(o.kind, o.call, o.inputs, out, lse)
+        kind = o.kind
+        target = kind.target(o.inputs[0]) if isinstance(kind, TorchCudaTensors) else None
+        kernel = load(o.call.workload(output), target)
+        prepared = kernel.compute(o.kind, o.call, o.inputs, out, lse)
     no_queries(o.call, out, lse)
     return prepared

@@ -84,7 +84,7 @@ class Kernel:
             result = self._remembered.run(query, key, value, (scale,), mask)
             if result is not None:
                 return result
-        kind = kind_of(query)
+        kind = self._kind_of(query)
         inputs = opened_inputs(kind, query, key, value)
         sizes = geometry(*(kind.shape(x) for x in inputs), enable_gqa=True)
         opened = opened_options(
@@ -106,6 +106,9 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"Kernel({self.source})"
+
+    def _kind_of(self, query: Any) -> ArrayKind:
+        return kind_of(query)
 
     def compute(
         self, kind: ArrayKind, call: Call, inputs: tuple[Any, Any, Any], out: Any, lse: Any = None

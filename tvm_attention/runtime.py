@@ -10,6 +10,7 @@ from typing import Any
 
 from tvm_attention import environment
 from tvm_attention.compiler import CompiledKernel, kernel_key, load_kernel
+from tvm_attention.cuda.loading import device_kernel
 from tvm_attention.database import (
     Match,
     TuningLog,
@@ -83,15 +84,17 @@ def load(
     """The kernel that fits a workload on a target (default: this machine).
 
     The best tuning record is matched, its kernel taken from the disk cache or built (about half a
-    second). ``target`` is a level this machine can run ("x86-64-v3"); ``num_threads`` defaults to
-    TVM_ATTENTION_NUM_THREADS, else what the process's thread pool is set to.
+    second). ``target`` is a level this machine can run ("x86-64-v3"), or a GPU's ("cuda-sm_87"), whose
+    kernel takes torch tensors on such a GPU; ``num_threads`` defaults to TVM_ATTENTION_NUM_THREADS, else
+    what the process's thread pool is set to.
 
     Raises InvalidTypeError, InvalidValueError, UnsupportedError or KernelBuildError.
     """
     _check_workload(workload)
     check_threads(num_threads)
     hardware = _target(target)
-    check_runnable(hardware)
+    if hardware.kind != "cuda":
+        check_runnable(hardware)
     threads = num_threads or environment.num_threads()
     key = (*_neighbourhood(workload), hardware, threads)
     kernel = _kernels.get(key)
@@ -100,6 +103,9 @@ def load(
             kernel = _kernels.get(key)
             if kernel is None:
                 source = select(workload, hardware)
+                if hardware.kind == "cuda":
+                    kernel = _kernels[key] = device_kernel(workload, hardware, source)
+                    return kernel
                 built_for = hardware if source.level is None else cut_down(hardware, source.level)
                 compiled = _compiled(workload, built_for, source.candidate)
                 kernel = _kernels[key] = Kernel(workload, source, compiled, threads)
@@ -192,6 +198,8 @@ def _target(target: str | HardwareTarget | None) -> HardwareTarget:
         raise InvalidTypeError(
             f"target: expected a name, a HardwareTarget or None, got {type(target).__name__}"
         )
+    if target is not None and target.strip().lower().startswith("cuda-"):
+        return named_target(target)
     return detect_target(target)
 
 

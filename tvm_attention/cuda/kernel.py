@@ -9,11 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tvm_attention.arguments import SCALARS, STRIDES, TENSORS
-from tvm_attention.arrays import ArrayKind, is_dense
+from tvm_attention.arrays import ArrayKind, is_dense, torch_cuda_kind
+from tvm_attention.arrays.kind import type_name
 from tvm_attention.call import Call
 from tvm_attention.cuda.launching import WORKSPACE, Parameters, grids, parameter_types
 from tvm_attention.device_code import DeviceCode, DeviceFunction
 from tvm_attention.dtypes import ELEMENT_BYTES
+from tvm_attention.errors import InvalidTypeError
 from tvm_attention.kernel import Kernel
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.operands import kernel_strides
@@ -29,6 +31,9 @@ class DeviceArrays(ArrayKind, Protocol):
     def uploaded(self, numbers: NDArray[Any], like: Any) -> Any:
         """A copy of an array on the processor in the memory of ``like``'s GPU, made before anything that
         the caller's stream runs later."""
+
+    def device(self, array: Any) -> int:
+        """The number of the array's GPU."""
 
     def stream(self, array: Any) -> int:
         """The handle of the caller's current stream on the array's GPU."""
@@ -49,7 +54,7 @@ class LoadedCode(Protocol):
 class DeviceKernel(Kernel):
     """Attention compiled for a GPU; called and checked as a kernel for the processor is.
 
-    ``load`` makes the functions of a candidate. Calls are started on the caller's current stream of the
+    ``load`` puts the functions of a candidate on a GPU. Calls are started on the caller's current stream of the
     arrays' GPU and not waited for. Tensors are read in place where their last axis is dense; if their
     addresses or strides do not suit the candidate's vectors, a kernel without vectors serves the call.
     """
@@ -58,13 +63,13 @@ class DeviceKernel(Kernel):
         self,
         workload: AttentionWorkload,
         source: KernelSource,
-        load: Callable[[Candidate], LoadedCode],
+        load: Callable[[Candidate, int], LoadedCode],
     ) -> None:
         super().__init__(workload, source, None)
         self._decodes = source.candidate.variant == FUSED_SPLIT_KV
         self._load = load
         self._types = parameter_types(workload)
-        self._loaded: dict[Candidate, LoadedCode] = {}
+        self._loaded: dict[tuple[Candidate, int], LoadedCode] = {}
 
     def compute(
         self, kind: Any, call: Call, inputs: tuple[Any, Any, Any], out: Any, lse: Any = None
@@ -78,9 +83,7 @@ class DeviceKernel(Kernel):
         candidate = self.source.candidate
         if not all(_is_aligned(kind, call, x, candidate["vector"]) for x in dense):
             candidate = candidate.replace(vector=1)
-        loaded = self._loaded.get(candidate)
-        if loaded is None:
-            loaded = self._loaded[candidate] = self._load(candidate)
+        loaded = self._loaded_on(kind.device(inputs[0]), candidate)
         kept: list[Any] = []  # until all is started: memory freed then is used again after it
 
         def address(numbers: NDArray[Any]) -> int:
@@ -102,6 +105,21 @@ class DeviceKernel(Kernel):
         for function, blocks in zip(loaded.code.functions, sizes_of_launch.blocks, strict=True):
             parameters = Parameters(function.parameters, self._types, values)
             loaded.launch(function, blocks, parameters, stream)
+
+    def _kind_of(self, query: Any) -> ArrayKind:
+        kind = torch_cuda_kind(query)
+        if kind is None:
+            raise InvalidTypeError(
+                f"query: expected a torch tensor on a GPU, for which this kernel was loaded, got "
+                f"{type_name(query)} on the processor; move it there or load a kernel for the processor"
+            )
+        return kind
+
+    def _loaded_on(self, device: int, candidate: Candidate) -> LoadedCode:
+        key = (candidate, device)
+        if key not in self._loaded:
+            self._loaded[key] = self._load(candidate, device)
+        return self._loaded[key]
 
 
 def _is_aligned(kind: ArrayKind, call: Call, array: Any, vector: int) -> bool:
