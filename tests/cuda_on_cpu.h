@@ -3,15 +3,13 @@
 // A thread runs until it waits or ends; the threads of a block run in an order that the caller picks, so that a
 // missing barrier makes a thread read what another has not written yet, or has overwritten. Memory that nobody
 // wrote holds NaN; a barrier that not all threads reach ends the program.
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <random>
+// The C headers alone: the standard library's would take most of the time of compiling a kernel.
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
 #include <ucontext.h>
-#include <vector>
 
 typedef unsigned char uchar;
 struct dim3_ { int x, y, z; };
@@ -37,8 +35,10 @@ static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline uint4 make_uint4(uint x, uint y, uint z, uint w) { return {x, y, z, w}; }
 static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 static inline int __float_as_int(float x) { int y; memcpy(&y, &x, 4); return y; }
-using std::max;
-using std::min;
+template <class T> static inline T max(T x, T y) { return x < y ? y : x; }
+template <class T> static inline T min(T x, T y) { return y < x ? y : x; }
+static inline float max(float x, float y) { return fmaxf(x, y); }
+static inline float min(float x, float y) { return fminf(x, y); }
 
 #define CUDART_INF_F INFINITY
 #define CUDART_NAN_F NAN
@@ -51,12 +51,14 @@ using std::min;
 #define __align__(n) __attribute__((aligned(n)))
 #define __syncthreads() wait_for_all()
 
-static const size_t SHARED = 1 << 18, STACK = 1 << 17;
+static const size_t SHARED = 1 << 18, STACK = 1 << 17, MOST_THREADS = 1024;
 alignas(64) uchar buf_dyn_shmem_ptr[SHARED];
 
 enum State { RUNNING, WAITING, DONE };
 struct Fiber { ucontext_t context; State state; dim3_ index; };
-static std::vector<Fiber> fibers;
+static Fiber fibers[MOST_THREADS];
+static size_t turns[MOST_THREADS];  // in which order they run
+static uchar* stacks;
 static ucontext_t scheduler;
 static size_t current;
 static void (*body)(void**);
@@ -73,51 +75,59 @@ static void run_fiber() {
   swapcontext(&fibers[current].context, &scheduler);
 }
 
-static std::vector<size_t> order_of(size_t threads, int order, std::mt19937& random) {
-  std::vector<size_t> indices(threads);
-  for (size_t i = 0; i < threads; ++i) indices[i] = order == 1 ? threads - 1 - i : i;
-  if (order > 1) std::shuffle(indices.begin(), indices.end(), random);
-  return indices;
+// Ascending, descending, or (order > 1) shuffled anew each time.
+static void set_turns(size_t threads, int order) {
+  static uint64_t random = 1;
+  for (size_t i = 0; i < threads; ++i) turns[i] = order == 1 ? threads - 1 - i : i;
+  for (size_t i = threads; order > 1 && i > 1; --i) {
+    random = random * 6364136223846793005ull + 1442695040888963407ull;
+    size_t j = (random >> 33) % i, kept = turns[i - 1];
+    turns[i - 1] = turns[j];
+    turns[j] = kept;
+  }
 }
 
 // One block of threads; 0, or 1 when only some of them wait at a barrier.
-static int run_block(int x, int y, std::vector<uchar>& stacks, int order, std::mt19937& random) {
-  for (size_t t = 0; t < fibers.size(); ++t) {
+static int run_block(size_t threads, int x, int order) {
+  for (size_t t = 0; t < threads; ++t) {
     Fiber& fiber = fibers[t];
     getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = stacks.data() + t * STACK;
+    fiber.context.uc_stack.ss_sp = stacks + t * STACK;
     fiber.context.uc_stack.ss_size = STACK;
     fiber.state = RUNNING;
     fiber.index = {static_cast<int>(t) % x, static_cast<int>(t) / x, 0};
     makecontext(&fiber.context, run_fiber, 0);
   }
   for (;;) {
-    for (size_t t : order_of(fibers.size(), order, random)) {
-      if (fibers[t].state == DONE) continue;
-      current = t;
-      threadIdx = fibers[t].index;
-      swapcontext(&scheduler, &fibers[t].context);
+    set_turns(threads, order);
+    for (size_t i = 0; i < threads; ++i) {
+      current = turns[i];
+      if (fibers[current].state == DONE) continue;
+      threadIdx = fibers[current].index;
+      swapcontext(&scheduler, &fibers[current].context);
     }
     size_t waiting = 0;
-    for (const Fiber& fiber : fibers) waiting += fiber.state == WAITING;
+    for (size_t t = 0; t < threads; ++t) waiting += fibers[t].state == WAITING;
     if (waiting == 0) return 0;
-    if (waiting != fibers.size()) return 1;
+    if (waiting != threads) return 1;
   }
 }
 
-// 0; 1: not all threads of a block reach a barrier; 2: a write beyond the shared memory asked for.
+// 0; 1: not all threads of a block reach a barrier; 2: a write beyond the shared memory asked for; 3: too many threads.
 static int run_grid(void (*kernel)(void**), void** arguments, int blocks, int x, int y, int shared, int order) {
-  std::mt19937 random(order);
-  fibers.resize(static_cast<size_t>(x) * y);
-  std::vector<uchar> stacks(fibers.size() * STACK);
+  size_t threads = static_cast<size_t>(x) * y;
+  if (threads > MOST_THREADS) return 3;
+  stacks = static_cast<uchar*>(malloc(threads * STACK));
   body = kernel;
   body_arguments = arguments;
-  for (int block = 0; block < blocks; ++block) {
+  int fault = 0;
+  for (int block = 0; block < blocks && fault == 0; ++block) {
     memset(buf_dyn_shmem_ptr, 0xFF, SHARED);  // NaN
     blockIdx = {block, 0, 0};
-    if (int fault = run_block(x, y, stacks, order, random)) return fault;
-    for (size_t i = shared; i < SHARED; ++i)
-      if (buf_dyn_shmem_ptr[i] != 0xFF) return 2;
+    fault = run_block(threads, x, order);
+    for (size_t i = shared; i < SHARED && fault == 0; ++i)
+      if (buf_dyn_shmem_ptr[i] != 0xFF) fault = 2;
   }
-  return 0;
+  free(stacks);
+  return fault;
 }

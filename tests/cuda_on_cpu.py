@@ -34,6 +34,7 @@ _HEADER = Path(__file__).with_name("cuda_on_cpu.h")
 _FAULTS = {
     1: "a barrier that not all threads of a block reach",
     2: "a write beyond the shared memory that was asked for",
+    3: "more threads than a block may have",
 }
 # Local variables and registers begin with a pattern that is no sensible number.
 _FLAGS = ("-std=c++17", "-O1", "-w", "-ftrivial-auto-var-init=pattern", "-shared", "-fPIC")

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
+import cuda_on_cpu
 import numpy as np
 import pytest
 from attention_bounds import assert_near
 from attention_cases import LAYOUTS, Guarded, laid_out
 from attention_variants import bounds, of_dtype
-from cuda_on_cpu import ORDERS, StandInArrays, kernel_on_cpu
+from cuda_on_cpu import ORDERS, StandInArrays, code_of, kernel_on_cpu
 from numpy.typing import NDArray
 
 from tvm_attention import reference
 from tvm_attention.call import Call
+from tvm_attention.device_code import DeviceCode
 from tvm_attention.operands import geometry
 from tvm_attention.options import opened_options
 from tvm_attention.random_calls import random_inputs
@@ -188,3 +194,39 @@ def test_default_candidates_for_decoding(group: int) -> None:
     candidate = cuda.default_candidate(w, MACHINE)
     assert candidate.variant == "fused_split_kv"
     check(candidate, *tensors(1, 300, dims=(128, 128), group=group))
+
+
+def test_every_barrier_is_needed() -> None:
+    """And a missing one is noticed: on the CPU, threads between barriers run one after the other."""
+    tensors_ = tensors(19, 37)
+    workload = AttentionWorkload(head_dim=24, value_dim=16, output="attention_and_lse")
+    source = code_of(workload, FUSED).source
+    barriers = [m.span() for m in re.finditer(r"__syncthreads\(\);", source)]
+    assert len(barriers) >= 5
+    for start, end in barriers:
+        with edited(source[:start] + source[end:]), pytest.raises(AssertionError):
+            check(FUSED, *tensors_, ORDERS[1])
+
+
+@pytest.mark.parametrize("names", [("key_length", "key_length + 1"), ("query_length", "query_length + 1")])
+def test_a_limit_that_is_off_by_one_is_noticed(names: tuple[str, str]) -> None:
+    workload = AttentionWorkload(head_dim=24, value_dim=16, output="attention_and_lse")
+    name, more = names
+    head, body = code_of(workload, FUSED).source.rsplit(") {\n  extern", 1)
+    changed = re.sub(rf"< {name}\b", f"< ({more})", body)
+    assert changed != body
+    with edited(f"{head}) {{\n  extern{changed}"), pytest.raises(AssertionError):
+        check(FUSED, *tensors(19, 37))
+
+
+@contextmanager
+def edited(source: str) -> Iterator[None]:
+    """Kernels have this source instead of their own."""
+    own = cuda_on_cpu.code_of
+
+    def other(workload: AttentionWorkload, candidate: Candidate, arch: str = "sm_80") -> DeviceCode:
+        return replace(own(workload, candidate, arch), source=source)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda_on_cpu, "code_of", other)
+        yield

@@ -19,7 +19,7 @@ from tvm_attention.database import (
     match,
     warn_of_refusals,
 )
-from tvm_attention.digest import EXPRESSION_DIGEST
+from tvm_attention.digest import CUDA_EXPRESSION_DIGEST, EXPRESSION_DIGEST
 from tvm_attention.errors import InvalidTypeError
 from tvm_attention.kernel import Kernel
 from tvm_attention.kernel_source import KernelSource
@@ -160,7 +160,8 @@ def select(workload: AttentionWorkload, target: HardwareTarget) -> KernelSource:
             return "it was found without a matrix unit, which the default schedule here uses"
         return space.refusal(candidate)
 
-    found: Match = match(workload, target, _read_logs(), legal=legal, expression=EXPRESSION_DIGEST)
+    expression = CUDA_EXPRESSION_DIGEST if target.kind == "cuda" else EXPRESSION_DIGEST
+    found: Match = match(workload, target, _read_logs(), legal=legal, expression=expression)
     record = found.record
     if record is None:
         return KernelSource(default, None, found.rung, found.reasons)
