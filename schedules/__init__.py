@@ -14,7 +14,14 @@ from tvm_attention.schedules.device import DeviceParameters
 from tvm_attention.schedules.machine import MachineParameters
 from tvm_attention.target import HardwareTarget
 
-__all__ = ["SCHEDULES", "Candidate", "DesignSpace", "DeviceParameters", "MachineParameters", "schedules_for"]
+__all__ = [
+    "SCHEDULES",
+    "Candidate",
+    "DesignSpace",
+    "DeviceParameters",
+    "MachineParameters",
+    "schedules_for",
+]
 
 SCHEDULES: dict[str, ModuleType] = {"x86": x86, "arm": arm, "cuda": cuda}
 

@@ -94,7 +94,9 @@ def _split_kv(w: AttentionWorkload) -> list[Candidate]:
     rows = decode_rows(w)
     if rows is None:
         return []
-    return [_candidate(w, FUSED_SPLIT_KV, rows, across, 1, keys) for across, keys in _SPLIT_KV_TILES]
+    return [
+        _candidate(w, FUSED_SPLIT_KV, rows, across, 1, keys) for across, keys in _SPLIT_KV_TILES
+    ]
 
 
 def _candidate(

@@ -32,7 +32,9 @@ _LEAST_THREADS = 32
 # Registers of a thread beyond its tiles: addresses, operands of a step, loop counters. nvcc's counts for the
 # default candidates are 30 to 60 above the tiles.
 _OTHER_REGISTERS = 48
-RESERVED = 1 << 10  # bytes of shared memory that a multiprocessor keeps for each block (sm_80 and newer)
+RESERVED = (
+    1 << 10
+)  # bytes of shared memory that a multiprocessor keeps for each block (sm_80 and newer)
 
 
 def build(

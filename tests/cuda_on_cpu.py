@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ _FAULTS = {
 _FLAGS = ("-std=c++17", "-O1", "-w", "-ftrivial-auto-var-init=pattern", "-shared", "-fPIC")
 
 
-@lru_cache(maxsize=None)
+@cache
 def library(source: str) -> Path:
     """The source compiled, with a function ``run_<kernel>`` for each of its kernels."""
     wrappers = []
@@ -100,7 +100,7 @@ class StandInArrays(NumPyArrays):
         return STREAM
 
 
-@lru_cache(maxsize=None)
+@cache
 def _code(workload: AttentionWorkload, candidate: Candidate, arch: str) -> DeviceCode:
     return device_code(workload, named_target(f"cuda-{arch}"), candidate)
 

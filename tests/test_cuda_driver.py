@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attention_cases import allowed_error
 from cuda_on_cpu import built, library
 
 import tvm_attention
@@ -94,8 +93,12 @@ def test_tensors_on_a_gpu_are_served_by_its_kernel_on_the_callers_stream(machine
     library, compiler = machine
     before = library.stand_in_journal().count(b"\n")
     q, k, v = on_gpu(2, 4, 9, 64), on_gpu(2, 2, 70, 64), on_gpu(2, 2, 70, 64)
-    assert_right(tvm_attention.attention(q, k, v, causal="bottom_right"), q, k, v, causal="bottom_right")
-    assert_right(tvm_attention.attention(q, k, v, causal="bottom_right"), q, k, v, causal="bottom_right")
+    assert_right(
+        tvm_attention.attention(q, k, v, causal="bottom_right"), q, k, v, causal="bottom_right"
+    )
+    assert_right(
+        tvm_attention.attention(q, k, v, causal="bottom_right"), q, k, v, causal="bottom_right"
+    )
     assert compiler.calls == 1
     launches = library.stand_in_journal().splitlines()[before:]
     assert launches == [b"device 1 stream 4711"] * 2
@@ -168,7 +171,9 @@ def test_softmax_rows_are_not_computed_on_a_gpu(machine: Any) -> None:
 
 def test_a_driver_that_fails_is_named(stand_in: Any) -> None:
     made = driving.Driver(stand_in)
-    with pytest.raises(KernelBuildError, match="cuCtxPopCurrent_v2 failed with error 201: invalid device"):
+    with pytest.raises(
+        KernelBuildError, match="cuCtxPopCurrent_v2 failed with error 201: invalid device"
+    ):
         made.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
 

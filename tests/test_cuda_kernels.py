@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from attention_bounds import assert_near
 from attention_cases import LAYOUTS, Guarded, laid_out
-from attention_variants import bounds, of_dtype
+from attention_variants import bounds
 from cuda_on_cpu import ORDERS, StandInArrays, code_of, kernel_on_cpu
 from numpy.typing import NDArray
 
@@ -60,7 +60,9 @@ def attend(
     return out.array, lse.array
 
 
-def check(candidate: Candidate, q: Array, k: Array, v: Array, order: int = 0, **options: Any) -> None:
+def check(
+    candidate: Candidate, q: Array, k: Array, v: Array, order: int = 0, **options: Any
+) -> None:
     found, sums = attend(candidate, q, k, v, order, **options)
     expected = reference.attended(q, k, v, **options)
     size, span = bounds(q, k, v, **options)
@@ -135,7 +137,9 @@ def test_masked_values_that_are_no_numbers_stay_out() -> None:
     seen = np.broadcast_to(~bad, (2, 4, 19, 37)).copy()
     seen[:, :, 5] = True  # one row sees them
     spoilt = v.copy()
-    spoilt[:, :, bad] = np.array([np.nan, np.inf, -np.inf])[rng.integers(3, size=bad.sum())][:, None]
+    spoilt[:, :, bad] = np.array([np.nan, np.inf, -np.inf])[rng.integers(3, size=bad.sum())][
+        :, None
+    ]
     found, _ = attend(FUSED, q, k, spoilt, mask=seen)
     expected, _ = attend(FUSED, q, k, v, mask=seen)
     others = np.arange(19) != 5
@@ -167,7 +171,11 @@ def test_tensors_that_do_not_suit_vectors() -> None:
 
 
 def test_steps_and_tiles() -> None:
-    for change in ({"rows": 1, "keys": 4}, {"row_threads": 8, "column_threads": 16, "rows": 4}, {"value_steps": 8, "score_steps": 1}):
+    for change in (
+        {"rows": 1, "keys": 4},
+        {"row_threads": 8, "column_threads": 16, "rows": 4},
+        {"value_steps": 8, "score_steps": 1},
+    ):
         check(FUSED.replace(**change), *tensors(19, 37), causal="top_left")
 
 
@@ -208,7 +216,9 @@ def test_every_barrier_is_needed() -> None:
             check(FUSED, *tensors_, ORDERS[1])
 
 
-@pytest.mark.parametrize("names", [("key_length", "key_length + 1"), ("query_length", "query_length + 1")])
+@pytest.mark.parametrize(
+    "names", [("key_length", "key_length + 1"), ("query_length", "query_length + 1")]
+)
 def test_a_limit_that_is_off_by_one_is_noticed(names: tuple[str, str]) -> None:
     workload = AttentionWorkload(head_dim=24, value_dim=16, output="attention_and_lse")
     name, more = names

@@ -42,7 +42,9 @@ def test_defaults_are_legal_for_all_head_dimensions(arch: str) -> None:
 def test_random_candidates_take_no_more_than_is_counted(arch: str) -> None:
     machine, rng = cuda.MACHINES[arch], Random(0)
     for n in range(6):
-        w = AttentionWorkload(head_dim=(40, 64, 96)[n % 3], value_dim=(64, 80)[n % 2], query_length=(8, 64)[n % 2])
+        w = AttentionWorkload(
+            head_dim=(40, 64, 96)[n % 3], value_dim=(64, 80)[n % 2], query_length=(8, 64)[n % 2]
+        )
         space = cuda.design_space(w, machine)
         candidate = next(c for c in iter(lambda: space.sample(rng), 0) if c is not None)
         code = code_of(w, candidate, arch)  # raises beyond the limits, which TVM verifies

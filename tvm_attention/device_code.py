@@ -35,7 +35,10 @@ class DeviceCode:
         """The inverse of :meth:`to_dict`, also after JSON."""
         functions = tuple(
             DeviceFunction(
-                f["name"], tuple(f["parameters"]), (f["threads"][0], f["threads"][1]), f["shared_bytes"]
+                f["name"],
+                tuple(f["parameters"]),
+                (f["threads"][0], f["threads"][1]),
+                f["shared_bytes"],
             )
             for f in values["functions"]
         )

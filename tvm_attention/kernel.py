@@ -136,7 +136,9 @@ class Kernel:
         """All arguments but the addresses of (query, key, value, out), whose strides are given."""
         sizes = call.sizes
         threads = self.num_threads or launcher().max_threads()
-        scalars = call.scalars(threads, splits(self.workload, sizes, threads) if self._decodes else 1)
+        scalars = call.scalars(
+            threads, splits(self.workload, sizes, threads) if self._decodes else 1
+        )
         flat = tuple(s for x in strides for s in kernel_strides(x))
         size = self._compiled.workspace(*scalars)
         if size > _MOST_WORKSPACE:

@@ -1,4 +1,4 @@
-"""``tvm-attention export``: libraries of kernels for programs with no Python and no TVM."""
+"""``tvm-attention export``: kernels for programs with no Python and no TVM."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from tvm_attention.commands.arguments import Commands, add_command
 from tvm_attention.commands.ending import OK
 from tvm_attention.commands.output import console, counted, say, size_text
+from tvm_attention.cuda.export import FOLDER, export_cuda
 from tvm_attention.export.building import SHARED, STATIC, export
 from tvm_attention.export.toolchain import parsed_compilers
 from tvm_attention.suites import SUITES, suite
@@ -16,7 +17,9 @@ from tvm_attention.workload import AttentionWorkload
 
 def add(commands: Commands) -> None:
     """The parser of ``export``."""
-    summary = "write C libraries of kernels that need neither Python nor TVM"
+    summary = (
+        "write kernels that need neither Python nor TVM: C libraries, and machine code for GPUs"
+    )
     parser = add_command(commands, "export", summary, run)
     group = parser.add_mutually_exclusive_group(required=True)
     group.add_argument(
@@ -32,7 +35,7 @@ def add(commands: Commands) -> None:
         metavar="NAMES",
         required=True,
         help="levels and micro-architectures, separated by commas: x86-64-v3,x86-64-v4,cortex-a72; native "
-        "is this machine",
+        "is this machine; cuda-sm_87 and others write cubin, PTX and source with a manifest of launches",
     )
     parser.add_argument(
         "-o", "--output", metavar="DIR", type=Path, required=True, help="the folder to write to"
@@ -55,6 +58,14 @@ def run(options: argparse.Namespace) -> int:
     targets = [name for name in options.targets.split(",") if name.strip()]
     out = console()
     compilers = parsed_compilers(options.compiler)
+    gpus = [name for name in targets if name.strip().lower().startswith("cuda-")]
+    if gpus:
+        written = export_cuda(workloads, gpus, options.output, lambda line: say(out, line))
+        place = options.output / FOLDER
+        say(out, f"{place}: {counted(len(written), 'kernel')} for GPUs", style="bold")
+    targets = [name for name in targets if name not in gpus]
+    if gpus and not targets:
+        return OK
     for done in export(
         workloads,
         targets,

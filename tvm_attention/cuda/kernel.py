@@ -54,8 +54,8 @@ class LoadedCode(Protocol):
 class DeviceKernel(Kernel):
     """Attention compiled for a GPU; called and checked as a kernel for the processor is.
 
-    ``load`` puts the functions of a candidate on a GPU. Calls are started on the caller's current stream of the
-    arrays' GPU and not waited for. Tensors are read in place where their last axis is dense; if their
+    ``load`` puts the functions of a candidate on a GPU. Calls are started on the caller's current stream of
+    the arrays' GPU and not waited for. Tensors are read in place where their last axis is dense; if their
     addresses or strides do not suit the candidate's vectors, a kernel without vectors serves the call.
     """
 

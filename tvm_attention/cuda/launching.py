@@ -16,6 +16,7 @@ from tvm_attention.workload import AttentionWorkload
 WORKSPACE = "PART"  # the parameter for what a grid leaves to the next, by the name of its stage
 _BLOCKS_A_MULTIPROCESSOR = 4  # of split-KV, together: enough for the latency of loads
 _C_TYPES: dict[str, Any] = {
+    "address": ctypes.c_void_p,
     "int32": ctypes.c_int32,
     "int64": ctypes.c_int64,
     "float32": ctypes.c_float,
@@ -45,14 +46,41 @@ def grids(w: AttentionWorkload, c: Candidate, call: Geometry, multiprocessors: i
     return Grids((heads * splits, heads), splits, heads * splits * part)
 
 
+@dataclass(frozen=True, slots=True)
+class GridFormulas:
+    """The same as :class:`Grids` in the parameters of a call, for who launches kernels by other means."""
+
+    blocks: tuple[str, ...]
+    most_splits: str
+    workspace: str
+
+
+def grid_formulas(w: AttentionWorkload, c: Candidate) -> GridFormulas:
+    """The grids of a candidate, of which a caller may choose the splits."""
+    sizes = sizes_of(w, c)
+    if c.variant != FUSED_SPLIT_KV:
+        n = sizes.query_block
+        return GridFormulas((f"batch * query_heads * ((query_length + {n - 1}) // {n})",), "1", "0")
+    heads, n = "batch * (query_heads // group)", sizes.key_block
+    part = sizes.query_block * c["column_threads"] * (sizes.columns + 2)
+    return GridFormulas(
+        (f"{heads} * splits", heads),
+        f"(key_length + {n - 1}) // {n}",
+        f"{heads} * splits * {part}",
+    )
+
+
+def parameter_kinds(workload: AttentionWorkload) -> dict[str, str]:
+    """What all parameters of a workload's functions are by name: "address", "int32", "int64", "float32"."""
+    kinds = dict.fromkeys((*TENSORS, WORKSPACE), "address")
+    kinds |= {n: "float32" if n == "scale_log2" else "int32" for n in SCALARS}
+    kinds |= {f"{t}_{a}_stride": "int64" for t in TENSORS for a in STRIDES}
+    return kinds | {e.name: "address" if e.buffer else e.dtype for e in extras(workload)}
+
+
 def parameter_types(workload: AttentionWorkload) -> dict[str, Any]:
-    """The C types of all parameters of a workload's functions; those of buffers are addresses."""
-    types: dict[str, Any] = dict.fromkeys((*TENSORS, WORKSPACE), ctypes.c_void_p)
-    types |= {n: ctypes.c_float if n == "scale_log2" else ctypes.c_int32 for n in SCALARS}
-    types |= {f"{t}_{a}_stride": ctypes.c_int64 for t in TENSORS for a in STRIDES}
-    for extra in extras(workload):
-        types[extra.name] = ctypes.c_void_p if extra.buffer else _C_TYPES[extra.dtype]
-    return types
+    """The C types of :func:`parameter_kinds`."""
+    return {name: _C_TYPES[kind] for name, kind in parameter_kinds(workload).items()}
 
 
 class Parameters:

@@ -1,7 +1,7 @@
 """From a GPU schedule to device functions: one axis of blocks, exact key loops, the caller's tensors.
 
-The counterpart of :func:`tvm_attention.lowering.lower` for kernels that a grid of thread blocks runs. Schedules
-mark what is done here:
+The counterpart of :func:`tvm_attention.lowering.lower` for kernels that a grid of thread blocks runs.
+Schedules mark what is done here:
 
 ===============  ===========================================================================
 ``key_block``    the loop over blocks of that many keys: those that the block's rows see
@@ -122,9 +122,7 @@ class _Device:
             binds.append(tirx.Bind(launch.node.var, index))
             blocks = blocks * launch.value
         grid = tirx.IterVar(None, task, tirx.IterVar.ThreadIndex, "blockIdx.x")
-        return tirx.AttrStmt(
-            grid, "thread_extent", blocks, sequence([*binds, *statements(body)])
-        )
+        return tirx.AttrStmt(grid, "thread_extent", blocks, sequence([*binds, *statements(body)]))
 
     def _allocation(self, stmt: Any) -> Any:
         name = stmt.buffer.name.removesuffix("_local").removesuffix("_shared.dyn")
@@ -142,7 +140,9 @@ class _Device:
     def _keys_or_values(self, keys: Any) -> Any:
         """Shared memory for a block of keys, in whose place its values are loaded."""
         t = self._tiles
-        size = max(int(keys.shape[-2]) * int(keys.strides[-2]), t.key_block * t.columns * t.column_threads)
+        size = max(
+            int(keys.shape[-2]) * int(keys.strides[-2]), t.key_block * t.columns * t.column_threads
+        )
         self._staged = tirx.decl_buffer(
             (size,), keys.dtype, name="keys_or_values", scope=keys.scope(), layout=None
         )
