@@ -27,7 +27,7 @@ from tvm_attention.schedules.cuda_space import decode_rows
 from tvm_attention.target import named_target
 from tvm_attention.workload import AttentionWorkload
 
-# Of the threads between two barriers: ascending, descending, shuffled. What is missing a barrier is wrong in one.
+# Of the threads between two barriers: ascending, descending, shuffled. Without a barrier, one is wrong.
 ORDERS = (0, 1, 2)
 STREAM = 7
 _HEADER = Path(__file__).with_name("cuda_on_cpu.h")

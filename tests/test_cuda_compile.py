@@ -1,4 +1,4 @@
-"""Machine code for every architecture: compiled without a GPU, its resources read from the assembler's report."""
+"""Machine code for every architecture, compiled without a GPU, and what its assembler says it takes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""From torch tensors on a GPU to a launch, rehearsed: the driver is a stand-in (cuda_driver.cc), the GPU's memory
-the processor's, the kernel the one that a GPU would run."""
+"""From torch tensors on a GPU to a launch, rehearsed: the driver is a stand-in (cuda_driver.cc), the GPU's
+memory the processor's, the kernel the one that a GPU would run."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Kernel:
         self,
         workload: AttentionWorkload,
         source: KernelSource,
-        compiled: CompiledKernel,
+        compiled: CompiledKernel | None,
         num_threads: int | None = None,
     ) -> None:
         self.workload = workload
@@ -134,6 +134,7 @@ class Kernel:
         self, kind: ArrayKind, call: Call, strides: tuple[Shape, ...], lse: Any = None
     ) -> PreparedCall:
         """All arguments but the addresses of (query, key, value, out), whose strides are given."""
+        assert self._compiled is not None  # kernels of other machines do not come here
         sizes = call.sizes
         threads = self.num_threads or launcher().max_threads()
         scalars = call.scalars(

@@ -152,7 +152,8 @@ def select(workload: AttentionWorkload, target: HardwareTarget) -> KernelSource:
     def legal(record: TuningRecord) -> str | None:
         candidate = Candidate.of(record.variant, record.decisions)
         if target.kind == "cuda":  # a kernel is built for the GPU itself, whose limits may be lower
-            return schedules.design_space(workload, machine).refusal(candidate)
+            own: DesignSpace = schedules.design_space(workload, machine)
+            return own.refusal(candidate)
         built_for, space = level(record.hardware["isa"])
         if built_for.lanes < machine.lanes:  # slower than the default schedule of wider ones
             return f"its vectors have {built_for.lanes} lanes, the default schedule's here {machine.lanes}"

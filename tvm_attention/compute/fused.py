@@ -104,7 +104,7 @@ def _running_state(p: Problem, at: Tasks) -> State:
         name="P",
     )
     j = te.reduce_axis((0, t.keys), "j_sum")
-    LP = te.compute((*outer, *own, t.rows), lambda *i: te.sum(P[(*i, j)], axis=j), name="LP")
+    LP = te.compute((*outer, *own, t.rows), lambda *i: te.sum(P(*i, j), axis=j), name="LP")
     columns = _weighted(p, at, outer, P)
 
     def combine(x: Any, y: Any) -> Any:
@@ -151,7 +151,7 @@ def _scores(p: Problem, at: Tasks) -> te.Tensor:
     def product(*index: Any) -> Any:
         *task, kb, i0, j0, i1, j1 = index
         row, j = i1 * t.row_threads + i0, j1 * t.column_threads + j0
-        return te.sum(QT[(*task, row, d)] * KT[(*task, kb, j, d)], axis=d)
+        return te.sum(QT(*task, row, d) * KT(*task, kb, j, d), axis=d)
 
     shape = (*at.outer, at.key_blocks, t.row_threads, t.column_threads, t.rows, t.keys)
     ST = te.compute(shape, product, name="ST")
@@ -185,17 +185,17 @@ def _maximum(at: Tasks, outer: tuple[Any, ...], SC: te.Tensor) -> te.Tensor:
     t = at.tiles
     j, n = te.reduce_axis((0, t.keys), "j_max"), te.reduce_axis((0, t.column_threads), "n")
     own = (*outer, t.row_threads, t.column_threads, t.rows)
-    MP = te.compute(own, lambda *i: te.max(SC[(*i, j)], axis=j), name="MP")
+    MP = te.compute(own, lambda *i: te.max(SC(*i, j), axis=j), name="MP")
 
     def seen(*index: Any) -> Any:
         *task, i1, i0, j0 = index
-        return MP[(*task, i0, j0, i1)]
+        return MP(*task, i0, j0, i1)
 
     MS = te.compute((*outer, t.rows, t.row_threads, t.column_threads), seen, name="MS")
 
     def row(*index: Any) -> Any:
         *task, i0, _, i1 = index
-        return te.max(MS[(*task, i1, i0, n)], axis=n)
+        return te.max(MS(*task, i1, i0, n), axis=n)
 
     return te.compute(own, row, name="M")
 
@@ -210,7 +210,7 @@ def _weighted(p: Problem, at: Tasks, outer: tuple[Any, ...], P: te.Tensor) -> An
 
     def shared_weight(*index: Any) -> Any:
         *task, i1, i0, j1, j0 = index
-        return P[(*task, i0, j0, i1, j1)]
+        return P(*task, i0, j0, i1, j1)
 
     PS = te.compute(
         (*outer, t.rows, t.row_threads, t.keys, t.column_threads), shared_weight, name="PS"
@@ -229,7 +229,7 @@ def _weighted(p: Problem, at: Tasks, outer: tuple[Any, ...], P: te.Tensor) -> An
     def term(index: tuple[Any, ...], j: Any) -> tuple[Any, Any]:
         *task, i0, c0, i1, c = index
         j1, j0 = tirx.floordiv(j, t.column_threads), tirx.floormod(j, t.column_threads)
-        return PS[(*task, i1, i0, j1, j0)], VT[(*task, j, at.column(c0, c))]
+        return PS(*task, i1, i0, j1, j0), VT(*task, j, at.column(c0, c))
 
     j1, j2 = (te.reduce_axis((0, t.key_block), n) for n in ("j_value", "j_again"))
     shape = (*outer, t.row_threads, t.column_threads, t.rows, t.columns)
@@ -242,7 +242,7 @@ def _weighted(p: Problem, at: Tasks, outer: tuple[Any, ...], P: te.Tensor) -> An
     if not p.workload.masks:
         return lambda *index: OT[index]
     c = te.reduce_axis((0, t.columns), "c")
-    FLAG = te.compute(shape[:-1], lambda *i: te.sum(OT[(*i, c)], axis=c), name="FLAG")
+    FLAG = te.compute(shape[:-1], lambda *i: te.sum(OT(*i, c), axis=c), name="FLAG")
 
     def visible(*index: Any) -> Any:
         w, v = term(index, j2)

@@ -52,7 +52,8 @@ def export_cuda(
     chosen = compiler()  # before anything takes time
     own = Path(folder, FOLDER)
     own.mkdir(parents=True, exist_ok=True)
-    written, entries = [], []
+    written: list[ExportedCode] = []
+    entries: list[dict[str, Any]] = []
     for workload in workloads:
         for target in hardware:
             source = select(workload, target)
