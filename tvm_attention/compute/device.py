@@ -3,8 +3,8 @@
 A block of ``row_threads`` x ``column_threads`` threads computes a block of query rows against one block of
 keys after another. Thread (i0, j0) owns ``rows`` rows, ``keys`` keys of every block and ``columns`` value
 columns; its rows are those of its scores and of its values alike, so that what is known of a row (its
-maximum, its sum) stays in its registers. Rows and keys are dealt out in turn: neighbouring threads read neighbouring
-rows of shared memory.
+maximum, its sum) stays in its registers. Rows and keys are dealt out in turn: neighbouring threads read
+neighbouring rows of shared memory.
 """
 
 from __future__ import annotations
