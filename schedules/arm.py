@@ -127,6 +127,7 @@ def _split_kv(w: AttentionWorkload, rows: int) -> Candidate:
             "value_rows": value_rows,
             "value_vectors": next(fitting),
             "streams": 4,
+            "prefetch": 0,
         },
     )
 

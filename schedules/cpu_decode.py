@@ -13,6 +13,10 @@ from tvm_attention.schedules.register_tile import annotate, vectorise_last
 from tvm_attention.schedules.repair import REPAIR, schedule_repair
 from tvm_attention.schedules.stages import place
 
+# Loops over the key vectors of a split: those that read keys become one, and so do those that read values.
+_KEYS = {"split_vectors": 1, "together": 1}
+_VALUES = {"split_vectors": 1, "together": 2}
+
 
 def schedule_split_kv(func: tirx.PrimFunc, c: Candidate, tiles: SplitKVTiles) -> Schedule:
     """One task a (batch, key-value head, split), then the merge of the splits."""
@@ -27,41 +31,55 @@ def schedule_split_kv(func: tirx.PrimFunc, c: Candidate, tiles: SplitKVTiles) ->
     _output_tile(sch, c, tiles, task)
     tree = [f"T{w}" for w in (2, 4, 8, 16) if w < tiles.score_lanes]
     _scores(sch, c, tiles, task, tree)
-    for name in ("SM", "P"):
-        sch.vectorize(sch.get_loops(get(name))[-1])
-        annotate(sch, sch.get_loops(get(name))[-2], {"split_vectors": 1})
-    for name in ("ML", "LL"):
-        lane, key = sch.get_loops(get(name))[-2:]
-        sch.reorder(key, lane)
-        sch.vectorize(lane)
-        annotate(sch, key, {"split_vectors": 1})
-        sch.decompose_reduction(get(name), key)
+    _softmax(sch)
     _merge(sch, tiles)
     return sch
 
 
 def _output_tile(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) -> None:
-    """P V: rows x value_vectors accumulators over all keys of the split."""
+    """P V: value_rows x value_vectors accumulators over the keys of a vector, each row of V read whole."""
     get, lanes = sch.get_sblock, tiles.value_lanes
     place(sch, (*REPAIR, "OT"), task)
     schedule_repair(sch, lanes, {"split_vectors": 1}, axes=2)
-    row, column, jo, ji = sch.get_loops(get("OT"))[-4:]
+    row, column, jo = sch.get_loops(get("OT"))[-3:]
     strip, vector, lane = sch.split(column, [None, c["value_vectors"], lanes])
     row_tile, row_in = sch.split(row, [None, c["value_rows"]])
-    sch.reorder(row_tile, strip, jo, ji, row_in, vector, lane)
-    annotate(sch, jo, {"split_vectors": 1})
-    sch.compute_at(get("L"), task, preserve_unit_loops=True)
-    for name in ("LL", "P", "M", "ML", "SM", "S"):
-        sch.compute_at(get(name), task, preserve_unit_loops=True)
-    accumulator = sch.cache_write(get("OT"), 0, "local")
-    sch.reverse_compute_at(accumulator, strip, preserve_unit_loops=True)
-    copy_row, copy_column = sch.get_loops(accumulator)[-2:]
-    copy_vector, copy_lane = sch.split(copy_column, [None, lanes])
-    for loop in (copy_row, copy_vector, row_in, vector):
+    sch.reorder(jo, row_tile, strip, row_in, vector, lane)
+    annotate(sch, jo, {**_VALUES, **_ahead(c)})
+    sch.set_scope(get("OI"), 0, "local")
+    sch.compute_at(get("OI"), strip, preserve_unit_loops=True)
+    tile_row, _, tile_column, ji = sch.get_loops(get("OI"))[-4:]
+    tile_vector, tile_lane = sch.split(tile_column, [None, lanes])
+    sch.reorder(ji, tile_row, tile_vector, tile_lane)
+    for loop in (row_in, vector, tile_row, tile_vector):
         sch.unroll(loop)
-    sch.vectorize(copy_lane)
-    sch.vectorize(lane)
+    for loop in (lane, tile_lane):
+        sch.vectorize(loop)
+    sch.decompose_reduction(get("OI"), ji)
     sch.decompose_reduction(get("OT"), jo)
+    sch.compute_at(get("L"), task, preserve_unit_loops=True)
+    place(sch, ("LL", "P", "M", "ML", "SM", "S"), task)
+
+
+def _softmax(sch: Schedule) -> None:
+    """The scores' maximum is taken as they are computed, the weights are computed as they are used."""
+    get = sch.get_sblock
+    for name, notes in (("SM", _KEYS), ("P", _VALUES)):
+        row, key, lane = sch.get_loops(get(name))[-3:]
+        sch.reorder(key, row, lane)
+        sch.vectorize(lane)
+        annotate(sch, key, notes)
+    for name, notes in (("ML", _KEYS), ("LL", _VALUES)):
+        row, lane, key = sch.get_loops(get(name))[-3:]
+        sch.reorder(key, row, lane)
+        sch.vectorize(lane)
+        annotate(sch, key, notes)
+        sch.decompose_reduction(get(name), key)
+
+
+def _ahead(c: Candidate) -> dict[str, int]:
+    """How many key vectors ahead keys and values are asked for, for lowering."""
+    return {"prefetch": c["prefetch"]} if c["prefetch"] else {}
 
 
 def _scores(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any, tree: list[str]) -> None:
@@ -69,7 +87,7 @@ def _scores(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any, tree: l
     get = sch.get_sblock
     row, jo, ji = sch.get_loops(get("S"))[-3:]
     sch.reorder(jo, row, ji)
-    annotate(sch, jo, {"split_vectors": 1})
+    annotate(sch, jo, {**_KEYS, **_ahead(c)})
     for name in [*tree, "DOT"]:
         sch.compute_at(get(name), jo, preserve_unit_loops=True)
     sch.compute_at(get("QS"), task, preserve_unit_loops=True)

@@ -93,6 +93,7 @@ def _split_kv_choices(w: AttentionWorkload, m: MachineParameters) -> Choices:
         "value_rows": (1, 2, 4, 8),
         "value_vectors": (1, 2, 4, 8, 16),
         "streams": tuple(n for n in (1, 2, 4) if n <= m.lanes),
+        "prefetch": (0, 1, 2, 4, 8),
     }
 
 

@@ -160,8 +160,11 @@ def _default_split_kv(w: AttentionWorkload, machine: MachineParameters, rows: in
     )
     while vectors > 1 and (min(rows, 4) + 1) * vectors > room:
         vectors //= 2
-    keys = 4 if 5 * rows < room else 2 if 3 * rows < room else 1
-    return Candidate.of(
-        "split_kv",
-        {"score_keys": keys, "value_rows": min(rows, 4), "value_vectors": vectors, "streams": 4},
-    )
+    decisions = {
+        "score_keys": 2 if 3 * rows < room else 1,
+        "value_rows": min(rows, 4),
+        "value_vectors": vectors,
+        "streams": 4,
+        "prefetch": 1,
+    }
+    return Candidate.of("split_kv", decisions)

@@ -72,7 +72,14 @@ def prefill_candidate(
 
 def decode_candidate(rows: int) -> Candidate:
     return Candidate.of(
-        "split_kv", {"score_keys": 2, "value_rows": min(rows, 2), "value_vectors": 2, "streams": 2}
+        "split_kv",
+        {
+            "score_keys": 2,
+            "value_rows": min(rows, 2),
+            "value_vectors": 2,
+            "streams": 2,
+            "prefetch": 2,
+        },
     )
 
 

@@ -29,7 +29,10 @@ MATRIX = Candidate.of(
     "matrix", {"query_block": 32, "query_strips": 2, "key_block": 96, "value_rows": 16}
 )
 DECODE = [
-    Candidate.of("split_kv", {"score_keys": 2, "streams": 2, "value_rows": 2, "value_vectors": 2})
+    Candidate.of(
+        "split_kv",
+        {"score_keys": 2, "prefetch": 2, "streams": 2, "value_rows": 2, "value_vectors": 2},
+    )
 ]
 OPTIONS: list[dict[str, Any]] = [
     {},

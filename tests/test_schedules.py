@@ -86,7 +86,7 @@ def test_enumeration_holds_exactly_the_legal_candidates() -> None:
     found = list(space.candidates())
     assert len(found) == len(set(found)) > 1
     assert all(space.refusal(c) is None for c in found)
-    drawn = {c for c in map(space.sample, [Random(3)] * 3000) if c is not None}
+    drawn = {c for c in map(space.sample, [Random(3)] * 20000) if c is not None}
     assert drawn == set(found)
 
 
@@ -161,19 +161,19 @@ def test_the_refusals_have_a_legal_neighbour() -> None:
     ("decisions", "why"),
     [
         (
-            {"streams": 1, "score_keys": 1, "value_rows": 4, "value_vectors": 1},
+            {"streams": 1, "prefetch": 0, "score_keys": 1, "value_rows": 4, "value_vectors": 1},
             "exceeds the 2 rows of the class",
         ),
         (
-            {"streams": 1, "score_keys": 1, "value_rows": 1, "value_vectors": 16},
+            {"streams": 1, "prefetch": 0, "score_keys": 1, "value_rows": 1, "value_vectors": 16},
             "does not divide the value",
         ),
         (
-            {"streams": 1, "score_keys": 16, "value_rows": 1, "value_vectors": 1},
+            {"streams": 1, "prefetch": 0, "score_keys": 16, "value_rows": 1, "value_vectors": 1},
             "score tile does not fit",
         ),
         (
-            {"streams": 1, "score_keys": 1, "value_rows": 2, "value_vectors": 8},
+            {"streams": 1, "prefetch": 0, "score_keys": 1, "value_rows": 2, "value_vectors": 8},
             "value tile too large",
         ),
     ],

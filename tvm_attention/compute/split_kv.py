@@ -21,7 +21,7 @@ from tvm_attention.compute.splits import Places, SplitKVTiles
 
 
 def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
-    """Stages QS, DOT, T<n> (halving tree), S, SM, ML, M, P, LL, L, OT, PART, then MM, W, LS, N, OS, O."""
+    """Stages QS, DOT, T<n> (halving tree), S, SM, ML, M, P, LL, L, OI, OT, PART, then MM, W, LS, N, OS, O."""
     rows, V = tiles.rows, tiles.lanes
     vectors = ceil_div(ceil_div(p["key_length"], V), p["splits"])  # of a split, at most
     outer = (p["batch"], p.kv_heads, p["splits"])
@@ -103,11 +103,7 @@ def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors
 def _values(
     p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors: Any, P: te.Tensor
 ) -> Element:
-    """Stage OT, the weighted values of a split."""
-
-    def axes(suffix: str) -> list[Any]:
-        extents = {"jo": vectors, "ji": tiles.lanes}
-        return [te.reduce_axis((0, extent), f"{n}{suffix}") for n, extent in extents.items()]
+    """Stages OI, the weighted values of a vector of keys, and OT, those of a split."""
 
     def term(index: tuple[Any, ...], jo: Any, ji: Any) -> tuple[Any, Any]:
         b, h, sp, r, c = index
@@ -117,13 +113,19 @@ def _values(
             b, h, p.clamped(b, key), c
         )
 
-    summed, again = axes(""), axes("x")
+    extents = {"jo": vectors, "ji": tiles.lanes}
+    jo, ji, *again = (te.reduce_axis((0, extents[n[:2]]), n) for n in ("jo", "ji", "jox", "jix"))
 
-    def product(*index: Any) -> Any:
-        w, v = term(index, *summed)
-        return te.sum(w * v, axis=summed)
+    def product(b: Any, h: Any, sp: Any, r: Any, vector: Any, c: Any) -> Any:
+        w, v = term((b, h, sp, r, c), vector, ji)
+        return te.sum(w * v, axis=ji)
 
-    OT = te.compute((*outer, tiles.rows, p.value_dim), product, name="OT")
+    OI = te.compute((*outer, tiles.rows, vectors, p.value_dim), product, name="OI")
+    OT = te.compute(
+        (*outer, tiles.rows, p.value_dim),
+        lambda b, h, sp, r, c: te.sum(OI[b, h, sp, r, jo, c], axis=jo),
+        name="OT",
+    )
     return repaired(p, OT, tiles.value_lanes, lambda *index: term(index, *again), again)
 
 

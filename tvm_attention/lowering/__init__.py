@@ -18,6 +18,7 @@ from tvm_attention.lowering.carrying import carry
 from tvm_attention.lowering.convention import Outputs, pointer_function
 from tvm_attention.lowering.distribution import distribute
 from tvm_attention.lowering.elements import by_element
+from tvm_attention.lowering.fusing import fuse
 from tvm_attention.lowering.matrix_unit import MatrixUnit
 from tvm_attention.lowering.memory import (
     place_in_workspace,
@@ -26,6 +27,7 @@ from tvm_attention.lowering.memory import (
     tiles_on_stack,
 )
 from tvm_attention.lowering.narrowing import Narrowing
+from tvm_attention.lowering.prefetching import with_prefetches
 from tvm_attention.lowering.spans import Scope
 from tvm_attention.lowering.statements import sequence, statements
 from tvm_attention.lowering.transposition import Transposition
@@ -68,10 +70,10 @@ def lower(
         strides["mask"], dtypes["mask"] = symbols["mask_row_stride"], f"mask_{workload.mask}"
     transposition, matrix_unit = Transposition(strides, dtypes), MatrixUnit()
     narrowing = Narrowing(symbols, bounds, workload.ragged, transposition, matrix_unit)
-    body = narrowing.rewrite(carry(outputs.redirect(blocks.body)), Scope())
+    body = narrowing.rewrite(carry(fuse(outputs.redirect(blocks.body))), Scope())
     if element_operand:
         body = by_element(body)
-    body = distribute(tiles_on_stack(body), symbols, workload, bounds)
+    body = distribute(tiles_on_stack(with_prefetches(body)), symbols, workload, bounds)
     shared: list[Any] = []
     rest = statements(take_allocations(body, shared))
     workspace = tirx.Var("workspace_address", "int64")

@@ -15,7 +15,7 @@ from typing import Any
 from tvm import tirx
 from tvm.sym import Analyzer
 
-from tvm_attention.lowering.statements import children, sequence, with_body
+from tvm_attention.lowering.statements import loads, sequence, substituted, uses, with_body
 
 RUN = 4  # neighbours that one load brings
 
@@ -58,11 +58,11 @@ class _Tile:
         step, row, vector, lane = (loop.loop_var for loop in loops)
         scalars = [
             load
-            for load in _loads(stmt.value)
+            for load in loads(stmt.value)
             if load.source.dtype == "float32"
-            and _uses(load, row)
-            and _uses(load, step)
-            and not (_uses(load, vector) or _uses(load, lane))
+            and uses(load, row)
+            and uses(load, step)
+            and not (uses(load, vector) or uses(load, lane))
         ]
         if len(scalars) != 1:
             return None
@@ -135,22 +135,7 @@ class _Tile:
         store = lanes.body
         value = _replaced(store.value, self.scalar, element)
         store = tirx.BufferStore(store.buffer, value, store.indices)
-        return _substitute(with_body(vectors, with_body(lanes, store)), places)
-
-
-def _loads(expression: Any) -> list[Any]:
-    if hasattr(expression, "indices"):
-        return [expression]
-    return [load for child in children(expression) for load in _loads(child)]
-
-
-def _uses(expression: Any, variable: Any) -> bool:
-    if isinstance(expression, tirx.Var):
-        return bool(expression.same_as(variable))
-    parts = children(expression)
-    if hasattr(expression, "indices"):
-        parts = [*parts, *expression.indices]
-    return any(_uses(part, variable) for part in parts)
+        return substituted(with_body(vectors, with_body(lanes, store)), places)
 
 
 def _unclamped(expression: Any, row: Any, count: int) -> Any:
@@ -159,7 +144,7 @@ def _unclamped(expression: Any, row: Any, count: int) -> Any:
     if isinstance(expression, tirx.Min) and isinstance(expression.b, tirx.IntImm):
         rows = int(expression.b) + 1
         first = _index(expression.a, {row: _int(0)})
-        if _uses(expression.a, row) and rows % count == 0 and _divides(count, first):
+        if uses(expression.a, row) and rows % count == 0 and _divides(count, first):
             tile = tirx.min(tirx.floordiv(first, count), rows // count - 1)
             return tile * count + row
     if isinstance(expression, (tirx.Add, tirx.Mul, tirx.FloorDiv, tirx.FloorMod)):
@@ -184,13 +169,8 @@ def _replaced(expression: Any, load: Any, element: Any) -> Any:
     return type(expression)(a, b)
 
 
-def _substitute(stmt: Any, places: Mapping[Any, Any]) -> Any:
-    """The statement with variables replaced: TVM does that for parameters of a function."""
-    return tirx.PrimFunc(list(places), stmt).specialize(dict(places)).body
-
-
 def _index(expression: Any, places: Mapping[Any, Any]) -> Any:
-    value = _substitute(tirx.Evaluate(expression), places).value
+    value = substituted(tirx.Evaluate(expression), places).value
     return Analyzer().simplify(value)
 
 

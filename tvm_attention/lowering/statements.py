@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tvm import tirx
@@ -38,6 +39,28 @@ def first_load(expression: Any, but: tuple[str, ...]) -> Any:
         return None if expression.source.name in but else expression
     found = (first_load(child, but) for child in children(expression))
     return next((load for load in found if load is not None), None)
+
+
+def loads(expression: Any) -> list[Any]:
+    """All loads of buffers within an expression, but for those in their indices."""
+    if hasattr(expression, "indices"):
+        return [expression]
+    return [load for child in children(expression) for load in loads(child)]
+
+
+def uses(expression: Any, variable: Any) -> bool:
+    """Whether a variable occurs in an expression."""
+    if isinstance(expression, tirx.Var):
+        return bool(expression.same_as(variable))
+    parts = children(expression)
+    if hasattr(expression, "indices"):
+        parts = [*parts, *expression.indices]
+    return any(uses(part, variable) for part in parts)
+
+
+def substituted(stmt: Any, places: Mapping[Any, Any]) -> Any:
+    """The statement with variables replaced: TVM does that for parameters of a function."""
+    return tirx.PrimFunc(list(places), stmt).specialize(dict(places)).body
 
 
 def children(expression: Any) -> list[Any]:
