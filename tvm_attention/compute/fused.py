@@ -54,7 +54,7 @@ def fused_split_kv(p: Problem, tiles: DeviceTiles) -> tirx.PrimFunc:
 
     def part(index: tuple[Any, ...], split: Any, field: Any) -> Any:
         b, h, *thread = index
-        return PART[(b, h, split, *thread, field)]
+        return PART(b, h, split, *thread, field)
 
     MM = te.compute(own, lambda *i: te.max(part(i, s1, 0), axis=s1), name="MM")
 
