@@ -9,6 +9,7 @@ from tvm_attention.schedules.candidate import Candidate
 from tvm_attention.schedules.cuda_space import (
     FUSED,
     FUSED_SPLIT_KV,
+    FUSED_TENSOR,
     RESERVED,
     build,
     decode_rows,
@@ -30,7 +31,7 @@ __all__ = [
 
 _KIB = 1 << 10
 MACHINES = {
-    "sm_75": DeviceParameters(64 * _KIB, 64 * _KIB, 1024, 16),  # Turing
+    "sm_75": DeviceParameters(64 * _KIB, 64 * _KIB, 1024, 16, ("float16",)),  # Turing
     "sm_80": DeviceParameters(163 * _KIB, 164 * _KIB, 2048, 32),  # A100
     "sm_86": DeviceParameters(99 * _KIB, 100 * _KIB, 1536, 16),  # GeForce 30, A10
     "sm_87": DeviceParameters(163 * _KIB, 164 * _KIB, 1536, 16),  # Jetson Orin
@@ -47,6 +48,8 @@ _TILES = (
     (8, 16, 4, 4), (8, 16, 4, 2), (8, 16, 2, 2), (16, 16, 1, 1), (8, 16, 2, 1), (16, 8, 1, 1), (8, 8, 1, 1),
     (4, 8, 1, 1),
 )  # fmt: skip
+# Of tensor cores: (row threads, rows, keys). A warp has eight row threads.
+_TENSOR_TILES = ((64, 2, 16), (32, 2, 16), (64, 2, 8), (32, 2, 8), (16, 2, 8))
 # Of split-KV, whose rows are those of the class: (column threads, keys). Wide blocks of keys are read at
 # once, narrow ones leave room for more blocks of threads.
 _SPLIT_KV_TILES = ((32, 2), (32, 1), (16, 2), (16, 1))
@@ -71,6 +74,7 @@ def default_candidate(workload: AttentionWorkload, machine: DeviceParameters) ->
             f"weights are computed on the CPU"
         )
     legal = [c for c in _split_kv(workload) if space.refusal(c) is None]
+    legal = legal or [c for c in _tensor() if space.refusal(c) is None]
     legal = legal or [c for c in _fused(workload) if space.refusal(c) is None]
     if not legal:
         raise UnsupportedError(
@@ -88,6 +92,14 @@ def starting_points(workload: AttentionWorkload, machine: DeviceParameters) -> l
 
 def _fused(w: AttentionWorkload) -> list[Candidate]:
     return [_candidate(w, FUSED, *tile) for tile in _TILES]
+
+
+def _tensor() -> list[Candidate]:
+    shared = {"column_threads": 4, "vector": 4}
+    return [
+        Candidate.of(FUSED_TENSOR, {"row_threads": n, "rows": rows, "keys": keys, **shared})
+        for n, rows, keys in _TENSOR_TILES
+    ]
 
 
 def _split_kv(w: AttentionWorkload) -> list[Candidate]:

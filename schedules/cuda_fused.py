@@ -11,7 +11,7 @@ from tvm_attention.compute import FixedLengths, Problem
 from tvm_attention.compute.device import DeviceTiles
 from tvm_attention.compute.fused import fused, fused_split_kv
 from tvm_attention.schedules.candidate import Candidate
-from tvm_attention.schedules.cuda_space import FUSED_SPLIT_KV, sizes_of
+from tvm_attention.schedules.cuda_space import FUSED_SPLIT_KV, FUSED_TENSOR, sizes_of
 from tvm_attention.schedules.register_tile import annotate
 from tvm_attention.schedules.stages import place, present
 from tvm_attention.workload import AttentionWorkload
@@ -20,6 +20,7 @@ SHARED = "shared.dyn"  # what a launch asks for: static shared memory ends at 48
 # Of a row of shared memory whose neighbours are read at once, in floats: with such a length, eight threads'
 # vectors of four lie in different banks. Rows of no whole vectors are made odd instead.
 _VECTOR_ROW, _ODD_ROW = (8, 4), (2, 1)
+_TENSOR_ROW = (16, 8)  # in 16-bit numbers: the rows of a matrix of eight by eight lie in different banks
 # Stages of a block of keys, as they hang from its end. VT is loaded before the barrier that MS needs anyway.
 _BLOCK_STAGES = ("OX", "FLAG", "OT", "PS", "LP", "P", "M", "VT", "MS", "MP", "SC", "ST", "KT")
 
@@ -35,6 +36,7 @@ def tiles_of(workload: AttentionWorkload, c: Candidate) -> DeviceTiles:
         sizes.columns,
         sizes.adjacent,
         split=c.variant == FUSED_SPLIT_KV,
+        tensor=c.variant == FUSED_TENSOR,
     )
 
 
@@ -112,12 +114,19 @@ def _running_state(sch: Schedule, c: Candidate, tiles: DeviceTiles, task: Any) -
     for name in ("MP", "M", "LP"):
         _own(sch, name, 4)
         sch.decompose_reduction(sch.get_sblock(name), sch.get_loops(sch.get_sblock(name))[-1])
-    _product(sch, "ST", c["score_steps"])
-    _product(sch, "OT", c["value_steps"])
+    if tiles.tensor:
+        for name in ("ST", "OT"):
+            _tensor_product(sch, name)
+    else:
+        _product(sch, "ST", c["score_steps"])
+        _product(sch, "OT", c["value_steps"])
     if present(sch, ("OX",)):
         _repair(sch)
     _shared_copy(sch, "MS")
-    _weights(sch)
+    if tiles.tensor:
+        _rounded_weights(sch)
+    else:
+        _weights(sch)
     for name in ("QT", "KT", "VT"):
         _staged(sch, name, tiles, c["vector"])
 
@@ -154,6 +163,15 @@ def _product(sch: Schedule, name: str, steps: int) -> None:
     sch.decompose_reduction(block, outer)
 
 
+def _tensor_product(sch: Schedule, name: str) -> None:
+    """A product in the registers of its threads, for lowering to make a call of."""
+    block = sch.get_sblock(name)
+    sch.set_scope(block, 0, "local")
+    row, column, own_row, _, _ = sch.get_loops(block)[-5:]
+    _bind(sch, row, column)
+    annotate(sch, own_row, {"tensor_product": int(name == "OT")})
+
+
 def _repair(sch: Schedule) -> None:
     _own(sch, "FLAG", 4)
     sch.decompose_reduction(sch.get_sblock("FLAG"), sch.get_loops(sch.get_sblock("FLAG"))[-1])
@@ -186,12 +204,25 @@ def _weights(sch: Schedule) -> None:
     _unroll(sch, own_row, own_key)
 
 
+def _rounded_weights(sch: Schedule) -> None:
+    """Weights as 16-bit numbers: (warp, row, lane, columns by eight, column thread, column)."""
+    block = sch.get_sblock("PS")
+    sch.set_scope(block, 0, SHARED)
+    sch.storage_align(block, 0, -4, *_TENSOR_ROW)
+    warp, own_row, lane, group, thread, column = sch.get_loops(block)[-6:]
+    sch.reorder(warp, lane, thread, own_row, group, column)
+    _bind(sch, sch.fuse(warp, lane), thread)
+    _unroll(sch, own_row, group, column)
+
+
 def _staged(sch: Schedule, name: str, tiles: DeviceTiles, vector: int) -> None:
     """A copy that all threads of a block make together, ``vector`` elements at a time."""
     block = sch.get_sblock(name)
     sch.set_scope(block, 0, SHARED)
     row, column = sch.get_loops(block)[-2:]
-    if name != "VT":  # whose rows are read one at a time
+    if tiles.tensor:
+        sch.storage_align(block, 0, -2, *_TENSOR_ROW)
+    elif name != "VT":  # whose rows are read one at a time
         whole = int(sch.get(column).extent) % 4 == 0
         sch.storage_align(block, 0, -2, *(_VECTOR_ROW if whole else _ODD_ROW))
     groups, lane = sch.split(sch.fuse(row, column), [None, vector])

@@ -12,7 +12,7 @@ from tvm_attention.schedules.candidate import Candidate, Choices, DesignSpace
 from tvm_attention.schedules.device import DeviceParameters
 from tvm_attention.workload import AttentionWorkload
 
-FUSED, FUSED_SPLIT_KV = "fused", "fused_split_kv"
+FUSED, FUSED_SPLIT_KV, FUSED_TENSOR = "fused", "fused_split_kv", "fused_tensor"
 _STEPS = {"score_steps": (1, 2, 4, 8), "value_steps": (1, 2, 4, 8), "vector": (1, 2, 4)}
 _FUSED_CHOICES = {
     "row_threads": (2, 4, 8, 16, 32),
@@ -28,10 +28,18 @@ _SPLIT_KV_CHOICES = {
     "keys": (1, 2, 4),
     **_STEPS,
 }
+_TENSOR_CHOICES = {
+    "row_threads": (8, 16, 32, 64),  # eight a warp
+    "column_threads": (4,),
+    "rows": (2, 4),
+    "keys": (4, 8, 16, 32),
+    "vector": (1, 2, 4),
+}
 _LEAST_THREADS = 32
 # Registers of a thread beyond its tiles: addresses, operands of a step, loop counters. nvcc's counts for the
 # default candidates are 30 to 60 above the tiles.
 _OTHER_REGISTERS = 48
+_TENSOR_PADDING = 8  # 16-bit numbers of a row (tvm_attention.schedules.cuda_fused)
 RESERVED = (
     1 << 10
 )  # bytes of shared memory that a multiprocessor keeps for each block (sm_80 and newer)
@@ -67,18 +75,24 @@ def sizes_of(w: AttentionWorkload, c: Candidate) -> Sizes:
     """The sizes of a candidate's tiles."""
     assert w.value_dim is not None
     across, rows, keys = c["column_threads"], c["rows"], c["keys"]
+    tensor = c.variant == FUSED_TENSOR
     columns = -(-w.value_dim // across)
     # As wide as 128-bit loads, unless that leaves threads without a column.
     adjacent = next(n for n in (4, 2, 1) if w.value_dim % (across * n) == 0 or n == 1)
     query_block, key_block = c["row_threads"] * rows, across * keys
-    row = _padded(w.head_dim)
-    staged = key_block * max(row, columns * across)  # keys, then values
-    shared = query_block * (row + _padded(key_block) + across) + staged
+    row, value_row, weight_row = w.head_dim, columns * across, key_block
+    if tensor:
+        adjacent = 2
+        row, value_row, weight_row = (n + _TENSOR_PADDING for n in (row, value_row, weight_row))
+    else:
+        row, weight_row = _padded(row), _padded(weight_row)
+    staged = key_block * max(row, value_row)  # keys, then values
+    shared = (query_block * (row + weight_row) + staged) * (2 if tensor else 4)
+    shared += 4 * query_block * across  # a maximum a thread
     state = rows * (2 * columns + 2) + rows * keys  # sums so far and of the block, scores
     threads = c["row_threads"] * across
-    return Sizes(
-        query_block, key_block, columns, adjacent, 4 * shared, state + _OTHER_REGISTERS, threads
-    )
+    registers = state + _OTHER_REGISTERS
+    return Sizes(query_block, key_block, columns, adjacent, shared, registers, threads)
 
 
 def decode_rows(workload: AttentionWorkload) -> int | None:
@@ -110,6 +124,9 @@ def _refusal(w: AttentionWorkload, m: DeviceParameters, c: Candidate) -> str | N
         return f"vector={c['vector']} does not divide a row"
     if w.value_dim % c["vector"]:
         return f"vector={c['vector']} does not divide the value dimension"
+    if c.variant == FUSED_TENSOR:
+        whole = s.key_block % 16 == 0 and c["row_threads"] % 8 == 0
+        return None if whole else "tensor cores multiply sixteen keys and eight rows at a time"
     if w.head_dim % c["score_steps"]:
         return f"score_steps={c['score_steps']} does not divide the head dimension"
     if s.key_block % c["value_steps"]:
@@ -117,11 +134,20 @@ def _refusal(w: AttentionWorkload, m: DeviceParameters, c: Candidate) -> str | N
     return None
 
 
+def tensor_serves(w: AttentionWorkload, m: DeviceParameters) -> bool:
+    """Tensor cores multiply 16-bit numbers, sixteen columns at a time, as they lie in the tensors."""
+    assert w.value_dim is not None
+    whole = w.head_dim % 16 == 0 and w.value_dim % 16 == 0
+    return w.dtype in m.tensor_dtypes and whole and w.kv_dtype is None
+
+
 def design_space(workload: AttentionWorkload, machine: DeviceParameters) -> DesignSpace:
     """The variants that serve a workload, each with its decisions."""
     variants: dict[str, Choices] = {}
     if workload.output != "weights":
         variants[FUSED] = _FUSED_CHOICES
+        if tensor_serves(workload, machine):
+            variants[FUSED_TENSOR] = _TENSOR_CHOICES
     if variants and decode_rows(workload) is not None:
         variants[FUSED_SPLIT_KV] = _SPLIT_KV_CHOICES
     return DesignSpace(variants, lambda c: _refusal(workload, machine, c))

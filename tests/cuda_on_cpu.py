@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from dataclasses import replace
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tvm_attention.arrays import NumPyArrays
 from tvm_attention.cuda.building import device_code
 from tvm_attention.cuda.kernel import DeviceKernel
 from tvm_attention.cuda.launching import Parameters
-from tvm_attention.device_code import DeviceCode, DeviceFunction
+from tvm_attention.device_code import TENSOR_PRODUCT, DeviceCode, DeviceFunction
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.schedules import Candidate
 from tvm_attention.schedules.cuda_space import decode_rows
@@ -52,7 +53,9 @@ def library(source: str) -> Path:
             f'extern "C" int run_{name}(void** a, int blocks, int x, int y, int shared, int order) '
             f"{{ return run_grid(call_{name}, a, blocks, x, y, shared, order); }}\n"
         )
-    text = f'#include "{_HEADER}"\n{source}\n' + "".join(wrappers)
+    tensor_cores = files("tvm_attention.cuda").joinpath("tensor_cores.cuh").read_text("utf-8")
+    before = f'#include "{_HEADER}"\n' + (tensor_cores if TENSOR_PRODUCT in source else "")
+    text = before + source + "".join(wrappers)
     return built(text, "kernel")
 
 

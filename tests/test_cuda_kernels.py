@@ -19,6 +19,7 @@ from cuda_on_cpu import ORDERS, StandInArrays, code_of, kernel_on_cpu
 from numpy.typing import NDArray
 
 from tvm_attention import reference
+from tvm_attention.accuracy import ROUNDING
 from tvm_attention.call import Call
 from tvm_attention.device_code import DeviceCode
 from tvm_attention.operands import geometry
@@ -40,6 +41,10 @@ FUSED = Candidate.of("fused", SMALL)
 
 SPLIT_KV = Candidate.of(
     "fused_split_kv", SMALL | {"row_threads": 2, "column_threads": 16, "rows": 2, "keys": 1}
+)
+
+TENSOR = Candidate.of(
+    "fused_tensor", {"row_threads": 8, "column_threads": 4, "rows": 2, "keys": 4, "vector": 4}
 )
 
 
@@ -67,7 +72,10 @@ def check(
     expected = reference.attended(q, k, v, **options)
     size, span = bounds(q, k, v, **options)
     what = f"{candidate} {q.shape} {k.shape} {options}"
-    assert_near(found, expected.out, str(q.dtype), span=span, size=size, what=what)
+    rounded = size
+    if candidate.variant == "fused_tensor":  # weights are rounded to the dtype: so many roundings more
+        rounded += {"float16": 2.0**-11, "bfloat16": 2.0**-8}[str(q.dtype)] / ROUNDING
+    assert_near(found, expected.out, str(q.dtype), span=span, size=rounded, what=what)
     assert_near(sums, expected.lse, "float32", span=1.0, size=size, what=f"lse {what}")
 
 
@@ -240,3 +248,28 @@ def edited(source: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_on_cpu, "code_of", other)
         yield
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_tensor_cores_at_lengths_around_every_tile(dtype: str) -> None:
+    sizes = product((1, 15, 16, 17), (1, 15, 17, 40))
+    for n, (rows, keys) in enumerate(sizes):
+        q, k, v = tensors(rows, keys, dims=(32, 48), dtype=dtype)
+        check(TENSOR, q, k, v, ORDERS[n % 3], causal=(None, "bottom_right")[n // 3 % 2])
+
+
+@pytest.mark.parametrize(
+    "change", [{"rows": 4}, {"row_threads": 16, "keys": 8}, {"keys": 16, "vector": 1}]
+)
+def test_tiles_on_tensor_cores(change: dict[str, int]) -> None:
+    check(TENSOR.replace(**change), *tensors(40, 70, dims=(16, 64), dtype="float16"), order=2)
+
+
+def test_tensor_cores_with_many_options() -> None:
+    rng = np.random.default_rng(5)
+    q, k, v = tensors(21, 45, dims=(32, 32), dtype="float16")
+    check(
+        TENSOR, q, k, v, order=1, mask=mask_of("bool", 21, 45, rng), window=(30, 30), softcap=3.0,
+        alibi_slopes=rng.random(4).astype("float32"), sinks=rng.standard_normal(4),
+        kv_lengths=np.array([31, 0], np.int32),
+    )  # fmt: skip

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+TENSOR_PRODUCT = "multiply_rows"  # the function that kernels on tensor cores call (cuda/tensor_cores.cuh)
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceFunction:

@@ -3,8 +3,8 @@
 A block of ``row_threads`` x ``column_threads`` threads computes a block of query rows against one block of
 keys after another. Thread (i0, j0) owns ``rows`` rows, ``keys`` keys of every block and ``columns`` value
 columns; its rows are those of its scores and of its values alike, so that what is known of a row (its
-maximum, its sum) stays in its registers. Rows and keys are dealt out in turn: neighbouring threads read
-neighbouring rows of shared memory.
+maximum, its sum) stays in its registers. Rows and keys are dealt out in turn, so that neighbouring threads
+read neighbouring rows of shared memory; on tensor cores as their instructions deal out a product.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from tvm import tirx
 from tvm_attention.compute.bounds import Bounds
 from tvm_attention.compute.problem import Problem, ceil_div
 
+LANES = 8  # rows and columns of the smallest matrix that tensor cores load
+
 
 @dataclass(frozen=True)
 class DeviceTiles:
     """Sizes that shape the expression: threads along rows and along keys and columns, and what each owns.
     ``adjacent``: columns of a thread that lie side by side in memory; it divides ``columns``. ``split``:
-    whether the keys are split over blocks, for the query heads of a group at once, and merged after."""
+    whether the keys are split over blocks, for the query heads of a group at once, and merged after.
+    ``tensor``: whether tensor cores multiply 16-bit numbers: four threads share eight columns of eight rows.
+    """
 
     row_threads: int
     column_threads: int
@@ -32,6 +36,7 @@ class DeviceTiles:
     columns: int
     adjacent: int
     split: bool = False
+    tensor: bool = False
 
     @property
     def query_block(self) -> int:
@@ -59,9 +64,8 @@ class Tasks:
     def kv_head(self, h: Any) -> Any:
         return h if self.tiles.split else tirx.truncdiv(h, self.p["group"])
 
-    def query(self, task: tuple[Any, ...], i1: Any, i0: Any) -> tuple[Any, Any]:
-        """Query head and query of a thread's row; where rows are those of a group, the last one repeated."""
-        row = i1 * self.tiles.row_threads + i0
+    def query(self, task: tuple[Any, ...], row: Any) -> tuple[Any, Any]:
+        """Query head and query of a row; where rows are those of a group, the last one repeated."""
         if not self.tiles.split:
             return task[1], task[2] * self.tiles.query_block + row
         length, group = self.p["query_length"], self.p["group"]
@@ -76,9 +80,19 @@ class Tasks:
         blocks = split_blocks(bounds, self.p.scalars, size, task[0])
         return bounds.first_key(task[0], 0) + (task[2] * blocks + kb) * size + j
 
-    def column(self, c0: Any, c: Any) -> Any:
-        """Value column ``c`` of those that threads ``c0`` own."""
-        return column_of(self.tiles, c0, c)
+
+def row_of(tiles: DeviceTiles, i0: Any, i1: Any) -> Any:
+    """Row ``i1`` of those that threads ``i0`` own."""
+    if not tiles.tensor:
+        return i1 * tiles.row_threads + i0
+    return tirx.floordiv(i0, LANES) * (LANES * tiles.rows) + i1 * LANES + tirx.floormod(i0, LANES)
+
+
+def key_of(tiles: DeviceTiles, j0: Any, j1: Any) -> Any:
+    """Key ``j1`` of those that threads ``j0`` own of a block."""
+    if not tiles.tensor:
+        return j1 * tiles.column_threads + j0
+    return tirx.floordiv(j1, 2) * LANES + j0 * 2 + tirx.floormod(j1, 2)
 
 
 def column_of(tiles: DeviceTiles, c0: Any, c: Any) -> Any:

@@ -13,11 +13,12 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tvm_attention.compute.device import DeviceTiles, Tasks
+from tvm_attention.compute.device import DeviceTiles, Tasks, row_of
 from tvm_attention.compute.exp2 import power
+from tvm_attention.compute.fused_block import maxima, scores, weighted
 from tvm_attention.compute.problem import LOWEST_SCORE, Problem, float32
 from tvm_attention.compute.rows import Rows
-from tvm_attention.compute.scores import modified, weight
+from tvm_attention.compute.scores import weight
 
 State = list[te.Tensor]
 
@@ -69,7 +70,7 @@ def fused_split_kv(p: Problem, tiles: DeviceTiles) -> tirx.PrimFunc:
     )
     rows = Rows(
         p, own, lambda *i: MM[i], lambda *i: TS[i],
-        lambda b, h, i0, c0, i1: at.query((b, h, 0), i1, i0)[0],
+        lambda b, h, i0, c0, i1: at.query((b, h, 0), row_of(tiles, i0, i1))[0],
     )  # fmt: skip
     return p.function(
         te.compute((*own, tiles.columns), lambda *i: rows.finish(p, OS[i], *i[:-1]), name="O")
@@ -95,9 +96,9 @@ def _running_state(p: Problem, at: Tasks) -> State:
     """Stages QT, KT, VT (shared by a block), ST, SC (scores), MP, MS, M (maximum of a row's keys), P, PS
     (weights), LP, OT, (FLAG, OX,) and R: maximum, sum and columns of what each thread owns."""
     t = at.tiles
-    SC = _scores(p, at)
+    SC = scores(p, at)
     outer, own = (*at.outer, at.key_blocks), (t.row_threads, t.column_threads)
-    M = _maximum(at, outer, SC)
+    M = maxima(at, outer, SC)
     P = te.compute(
         (*outer, *own, t.rows, t.keys),
         lambda *i: weight(p, SC[i], M[i[:-1]]),
@@ -105,7 +106,7 @@ def _running_state(p: Problem, at: Tasks) -> State:
     )
     j = te.reduce_axis((0, t.keys), "j_sum")
     LP = te.compute((*outer, *own, t.rows), lambda *i: te.sum(P(*i, j), axis=j), name="LP")
-    columns = _weighted(p, at, outer, P)
+    columns = weighted(p, at, outer, P)
 
     def combine(x: Any, y: Any) -> Any:
         top = tirx.max(x[0], y[0])
@@ -125,133 +126,6 @@ def _running_state(p: Problem, at: Tasks) -> State:
 
     state: State = te.compute((*at.outer, *own, t.rows), term, name="R")
     return state
-
-
-def _scores(p: Problem, at: Tasks) -> te.Tensor:
-    """Stages QT, KT, ST and SC, minus infinity beyond the last key."""
-    t = at.tiles
-
-    def query(*index: Any) -> Any:
-        *task, row, d = index
-        own = tirx.floordiv(row, t.row_threads), tirx.floormod(row, t.row_threads)
-        head, i = at.query(tuple(task), *own)
-        inside = i < p.bounds.queries(task[0])
-        scaled = p.query(task[0], head, i, d) * p["scale_log2"]
-        return tirx.if_then_else(inside, scaled, float32(0.0))
-
-    QT = te.compute((*at.outer, t.query_block, p.head_dim), query, name="QT")
-
-    def key(*index: Any) -> Any:
-        *task, kb, j, d = index
-        return _stored(p, at, "key", tuple(task), at.key(tuple(task), kb, j), d)
-
-    KT = te.compute((*at.outer, at.key_blocks, t.key_block, p.head_dim), key, name="KT")
-    d = te.reduce_axis((0, p.head_dim), "d")
-
-    def product(*index: Any) -> Any:
-        *task, kb, i0, j0, i1, j1 = index
-        row, j = i1 * t.row_threads + i0, j1 * t.column_threads + j0
-        return te.sum(QT(*task, row, d) * KT(*task, kb, j, d), axis=d)
-
-    shape = (*at.outer, at.key_blocks, t.row_threads, t.column_threads, t.rows, t.keys)
-    ST = te.compute(shape, product, name="ST")
-
-    def score(*index: Any) -> Any:
-        *outer, kb, i0, j0, i1, j1 = index
-        task = tuple(outer)
-        head, i = at.query(task, i1, i0)
-        n = at.key(task, kb, j1 * t.column_threads + j0)
-        inside = n < p.bounds.keys(task[0])
-        return tirx.Select(
-            inside, modified(p, task[0], head, i, n, ST[index]), float32(float("-inf"))
-        )
-
-    return te.compute(shape, score, name="SC")
-
-
-def _stored(p: Problem, at: Tasks, name: str, task: tuple[Any, ...], key: Any, column: Any) -> Any:
-    """A key's or value's element, zero beyond the last key."""
-    read = p.key if name == "key" else p.value
-    kv_head = at.kv_head(task[1])
-    element = read(task[0], kv_head, key, column)
-    scale = p.scale_of(f"{name}_scale", task[0], kv_head, key)
-    if scale is not None:
-        element = element * scale
-    return tirx.if_then_else(key < p.bounds.keys(task[0]), element, float32(0.0))
-
-
-def _maximum(at: Tasks, outer: tuple[Any, ...], SC: te.Tensor) -> te.Tensor:
-    """Stages MP (over a thread's keys), MS (the same where all threads see it) and M."""
-    t = at.tiles
-    j, n = te.reduce_axis((0, t.keys), "j_max"), te.reduce_axis((0, t.column_threads), "n")
-    own = (*outer, t.row_threads, t.column_threads, t.rows)
-    MP = te.compute(own, lambda *i: te.max(SC(*i, j), axis=j), name="MP")
-
-    def seen(*index: Any) -> Any:
-        *task, i1, i0, j0 = index
-        return MP(*task, i0, j0, i1)
-
-    MS = te.compute((*outer, t.rows, t.row_threads, t.column_threads), seen, name="MS")
-
-    def row(*index: Any) -> Any:
-        *task, i0, _, i1 = index
-        return te.max(MS(*task, i1, i0, n), axis=n)
-
-    return te.compute(own, row, name="M")
-
-
-def _weighted(p: Problem, at: Tasks, outer: tuple[Any, ...], P: te.Tensor) -> Any:
-    """Stages PS, VT and OT, the weighted values of a block of keys: ``columns(*index, c)``.
-
-    Where keys are masked: FLAG, NaN where a row of OT holds a NaN, and OX, the sum without the terms of
-    weight zero, which times a masked NaN or Inf are NaN. Lowering computes it only where FLAG says so.
-    """
-    t = at.tiles
-
-    def shared_weight(*index: Any) -> Any:
-        *task, i1, i0, j1, j0 = index
-        return P(*task, i0, j0, i1, j1)
-
-    PS = te.compute(
-        (*outer, t.rows, t.row_threads, t.keys, t.column_threads), shared_weight, name="PS"
-    )
-
-    def value(*index: Any) -> Any:
-        *task, kb, j, column = index
-        element = _stored(p, at, "value", tuple(task), at.key(tuple(task), kb, j), column)
-        if width == p.value_dim:
-            return element
-        return tirx.if_then_else(column < p.value_dim, element, float32(0.0))
-
-    width = t.columns * t.column_threads
-    VT = te.compute((*outer, t.key_block, width), value, name="VT")
-
-    def term(index: tuple[Any, ...], j: Any) -> tuple[Any, Any]:
-        *task, i0, c0, i1, c = index
-        j1, j0 = tirx.floordiv(j, t.column_threads), tirx.floormod(j, t.column_threads)
-        return PS(*task, i1, i0, j1, j0), VT(*task, j, at.column(c0, c))
-
-    j1, j2 = (te.reduce_axis((0, t.key_block), n) for n in ("j_value", "j_again"))
-    shape = (*outer, t.row_threads, t.column_threads, t.rows, t.columns)
-
-    def product(*index: Any) -> Any:
-        w, v = term(index, j1)
-        return te.sum(w * v, axis=j1)
-
-    OT = te.compute(shape, product, name="OT")
-    if not p.workload.masks:
-        return lambda *index: OT[index]
-    c = te.reduce_axis((0, t.columns), "c")
-    FLAG = te.compute(shape[:-1], lambda *i: te.sum(OT(*i, c), axis=c), name="FLAG")
-
-    def visible(*index: Any) -> Any:
-        w, v = term(index, j2)
-        return te.sum(tirx.if_then_else(w > float32(0.0), w * v, float32(0.0)), axis=j2)
-
-    OX = te.compute(shape, visible, name="OX")
-    return lambda *index: tirx.Select(
-        FLAG[index[:-1]] <= float32(float("inf")), OT[index], OX[index]
-    )
 
 
 def _picked(fields: State, index: tuple[Any, ...], c: Any) -> Any:

@@ -85,10 +85,14 @@ class Operand:
             else [tirx.const(s, "int64") for s in strides]
         )
 
-    def at(self, base: Any, batch: Any, head: Any, row: Any, column: Any) -> Any:
-        """The element, as float32, of the tensor that starts ``base`` elements on."""
+    def at(
+        self, base: Any, batch: Any, head: Any, row: Any, column: Any, raw: bool = False
+    ) -> Any:
+        """The element, as float32 or (``raw``) as it is stored, of the tensor that starts ``base`` elements
+        on."""
         place = offset_of((batch, head, row), [multiple(s, self._aligned) for s in self.strides])
-        return as_float32(self.flat[base + place + _int64(column)], self.dtype)
+        stored = self.flat[base + place + _int64(column)]
+        return stored if raw else as_float32(stored, self.dtype)
 
 
 def multiple(stride: Any, factor: int) -> Any:

@@ -97,20 +97,20 @@ class Problem:
         """The greatest number of keys, at least one: TVM guards what could be divided below zero."""
         return tirx.max(self["key_length"], 1)
 
-    def query(self, b: Any, h: Any, row: Any, d: Any) -> Any:
+    def query(self, b: Any, h: Any, row: Any, d: Any, raw: bool = False) -> Any:
         """Element of a query row, the last one repeated beyond the end."""
         row = self.bounds.query_start(b) + self.clamped_row(b, row)
-        return self._query.at(tirx.const(0, "int64"), b, h, row, d)
+        return self._query.at(tirx.const(0, "int64"), b, h, row, d, raw)
 
-    def key(self, b: Any, kv_head: Any, row: Any, d: Any) -> Any:
+    def key(self, b: Any, kv_head: Any, row: Any, d: Any, raw: bool = False) -> Any:
         """Element of a batch element's key as stored, the last key repeated beyond the end."""
         base, batch, row = self._place("key", b, self.clamped(b, row))
-        return self._key.at(base, batch, kv_head, row, d)
+        return self._key.at(base, batch, kv_head, row, d, raw)
 
-    def value(self, b: Any, kv_head: Any, row: Any, c: Any) -> Any:
+    def value(self, b: Any, kv_head: Any, row: Any, c: Any, raw: bool = False) -> Any:
         """Element of a batch element's value as stored; the row must be one of its keys."""
         base, batch, row = self._place("value", b, row)
-        return self._value.at(base, batch, kv_head, row, c)
+        return self._value.at(base, batch, kv_head, row, c, raw)
 
     def memory_row(self, name: str, batch: Any, kv_head: Any, row: Any, column: Any) -> Any:
         """Element of a row of the "key" or "value" tensor in memory, whichever sequence it belongs to."""

@@ -6,7 +6,7 @@ from importlib.resources import files
 from typing import Any
 
 from tvm_attention._tvm import import_tvm
-from tvm_attention.device_code import DeviceCode
+from tvm_attention.device_code import TENSOR_PRODUCT, DeviceCode
 from tvm_attention.errors import KernelBuildError
 from tvm_attention.schedules import Candidate, cuda
 from tvm_attention.target import HardwareTarget
@@ -51,4 +51,9 @@ def tvm_target(target: HardwareTarget) -> dict[str, Any]:
 
 def whole_source(code: DeviceCode) -> str:
     """The source with what it needs before it."""
-    return files("tvm_attention.cuda").joinpath("prelude.cuh").read_text("utf-8") + code.source
+    folder = files("tvm_attention.cuda")
+    names = ["prelude.cuh"]
+    if TENSOR_PRODUCT in code.source:
+        names.append("tensor_cores.cuh")
+    before = [folder.joinpath(name).read_text("utf-8") for name in names]
+    return "".join(before) + code.source

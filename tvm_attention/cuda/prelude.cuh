@@ -28,6 +28,9 @@ struct half {
     return x;
   }
 };
+__device__ __forceinline__ half __float2half_rn(float x) { return half(x); }
 struct __align__(4) half2 { half x, y; };
 struct __align__(8) half4 { half x, y, z, w; };
+__device__ __forceinline__ half2 make_half2(half x, half y) { return {x, y}; }
+__device__ __forceinline__ half4 make_half4(half x, half y, half z, half w) { return {x, y, z, w}; }
 

@@ -6,6 +6,7 @@ Schedules mark what is done here:
 ===============  ===========================================================================
 ``key_block``    the loop over blocks of that many keys: those that the block's rows see
 ``if_nan``       rows of the stage OX, computed only where FLAG is NaN; OX takes the place of OT
+``tensor_product``  a nest that becomes a call: of the stage ST (0) or OT (1)
 ===============  ===========================================================================
 """
 
@@ -19,9 +20,10 @@ from tvm import tirx
 from tvm.s_tir import transform
 
 from tvm_attention.compute import Bounds
-from tvm_attention.compute.device import DeviceTiles, column_of, split_blocks
+from tvm_attention.compute.device import LANES, DeviceTiles, column_of, row_of, split_blocks
 from tvm_attention.compute.operand import FLAT_SIZE, is_nan, offset_of
 from tvm_attention.compute.problem import ceil_div
+from tvm_attention.device_code import TENSOR_PRODUCT
 from tvm_attention.lowering.convention import Outputs
 from tvm_attention.lowering.statements import load_of, sequence, statements, with_body
 from tvm_attention.workload import AttentionWorkload
@@ -140,9 +142,8 @@ class _Device:
     def _keys_or_values(self, keys: Any) -> Any:
         """Shared memory for a block of keys, in whose place its values are loaded."""
         t = self._tiles
-        size = max(
-            int(keys.shape[-2]) * int(keys.strides[-2]), t.key_block * t.columns * t.column_threads
-        )
+        values = t.columns * t.column_threads + (LANES if t.tensor else 0)
+        size = t.key_block * max(int(keys.strides[-2]), values)
         self._staged = tirx.decl_buffer(
             (size,), keys.dtype, name="keys_or_values", scope=keys.scope(), layout=None
         )
@@ -151,6 +152,8 @@ class _Device:
 
     def _loop(self, loop: Any) -> Any:
         notes = dict(loop.annotations)
+        if "tensor_product" in notes:
+            return self._tensor_product("OT" if int(notes["tensor_product"]) else "ST")
         body = self.rewrite(loop.body)
         if notes.pop("if_nan", None) is not None:
             flag = self._stages["FLAG"]
@@ -166,6 +169,24 @@ class _Device:
         body = sequence([tirx.Bind(loop.loop_var, variable + first), *statements(body)])
         count = tirx.max(end - first, 0)
         return tirx.For(variable, loop.min, count, loop.kind, body, None, notes)
+
+    def _tensor_product(self, name: str) -> Any:
+        """The stage ST or OT as the call of a function of tensor_cores.cuh, in place of its loops."""
+        t, stages = self._tiles, self._stages
+        values = name == "OT"
+        rows, columns = stages["PS" if values else "QT"], stages["VT" if values else "KT"]
+        sizes = (
+            t.rows,
+            (t.columns if values else t.keys) // 2,
+            t.key_block if values else self._workload.head_dim,
+            int(rows.strides[-4 if values else -2]),
+            int(columns.strides[-2]),
+            "true" if values else "false",
+        )
+        kind = {"float16": "half", "bfloat16": "ushort"}[self._workload.dtype]
+        function = f"{TENSOR_PRODUCT}<{', '.join(map(str, (kind, *sizes)))}>"
+        given = (stages[name].access_ptr("w"), rows.access_ptr("r"), self._staged.access_ptr("r"))
+        return tirx.Evaluate(tirx.call_extern("int32", function, *given))
 
     def _key_blocks(self) -> tuple[Any, Any]:
         """The first block of keys that any row of the task sees (None for 0) and the one after the last."""
@@ -187,7 +208,7 @@ class _Device:
     def _place(self, indices: list[Any]) -> tuple[Any, Any, Any, Any]:
         """Batch element, query head and query of a thread's row, and whether there is such a query."""
         b, h, *block, i0, _, i1, _ = indices
-        row = i1 * self._tiles.row_threads + i0
+        row = row_of(self._tiles, i0, i1)
         if not self._tiles.split:
             i = block[0] * self._tiles.query_block + row
             return b, h, i, i < self._bounds.queries(b)
