@@ -16,7 +16,7 @@ from tvm_attention.workload import AttentionWorkload
 ELF = b"\x7fELF"
 WORKLOADS = {
     "prefill": AttentionWorkload(head_dim=128),
-    "causal": AttentionWorkload(head_dim=64, dtype="float16", causal=True),
+    "tensor": AttentionWorkload(head_dim=128, dtype="float16"),
     "decode": AttentionWorkload(head_dim=128, dtype="bfloat16", query_heads=32, query_length=1),
 }
 
@@ -34,6 +34,25 @@ def test_default_candidates_compile_without_spills(name: str, arch: str) -> None
     for function, used in made.resources.items():
         assert (used.spilled_bytes, used.stack_bytes) == (0, 0), f"{function} {arch}: {used}"
         assert used.registers * threads <= machine.registers
+
+
+def test_bfloat16_and_masks_on_tensor_cores() -> None:
+    workload = AttentionWorkload(head_dim=64, dtype="bfloat16", causal=True)
+    candidate = cuda.default_candidate(workload, cuda.MACHINES["sm_100"])
+    assert candidate.variant == "fused_tensor"
+    text = whole_source(code_of(workload, candidate, "sm_100"))
+    made = compilers.compiler().machine_code(text, "sm_100")
+    assert [used.spilled_bytes for used in made.resources.values()] == [0]
+    ptx = compilers.compiler().ptx(text, "sm_80")
+    assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in ptx
+    assert "ldmatrix.sync.aligned.m8n8.x4.trans" in ptx
+
+
+def test_turing_multiplies_float16_alone() -> None:
+    narrow = AttentionWorkload(head_dim=64, dtype="float16")
+    assert cuda.default_candidate(narrow, cuda.MACHINES["sm_75"]).variant == "fused_tensor"
+    brain = AttentionWorkload(head_dim=64, dtype="bfloat16")
+    assert cuda.default_candidate(brain, cuda.MACHINES["sm_75"]).variant == "fused"
 
 
 def test_ptx_is_for_the_architecture() -> None:

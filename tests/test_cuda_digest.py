@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from importlib.resources import files
 from typing import Any
 
 from cuda_on_cpu import code_of
@@ -15,6 +16,7 @@ TILES = {
     "row_threads": 4, "column_threads": 16, "rows": 2, "keys": 2, "score_steps": 4, "value_steps": 4,
     "vector": 4,
 }  # fmt: skip
+TENSOR_TILES = {"row_threads": 16, "column_threads": 4, "rows": 2, "keys": 4, "vector": 4}
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"causal": "top_left", "dtype": "float16"},
@@ -27,13 +29,17 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def source_text() -> str:
-    """The source of both variants: plain, causal, and with many options."""
+    """The source of every variant: plain, causal, and with many options."""
     texts = []
     for options in OPTIONS:
         for variant, rows in (("fused", 512), ("fused_split_kv", 8)):
             workload = AttentionWorkload(head_dim=64, query_length=rows, **options)
             texts.append(code_of(workload, Candidate.of(variant, TILES)).source)
-    return "\n".join(texts)
+        if options.get("dtype"):
+            workload = AttentionWorkload(head_dim=64, **options)
+            texts.append(code_of(workload, Candidate.of("fused_tensor", TENSOR_TILES)).source)
+    called = files("tvm_attention.cuda").joinpath("tensor_cores.cuh").read_text("utf-8")
+    return "\n".join([*texts, called])
 
 
 def test_digest_is_that_of_the_source() -> None:

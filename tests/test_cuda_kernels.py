@@ -73,7 +73,9 @@ def check(
     size, span = bounds(q, k, v, **options)
     what = f"{candidate} {q.shape} {k.shape} {options}"
     rounded = size
-    if candidate.variant == "fused_tensor":  # weights are rounded to the dtype: so many roundings more
+    if (
+        candidate.variant == "fused_tensor"
+    ):  # weights are rounded to the dtype: so many roundings more
         rounded += {"float16": 2.0**-11, "bfloat16": 2.0**-8}[str(q.dtype)] / ROUNDING
     assert_near(found, expected.out, str(q.dtype), span=span, size=rounded, what=what)
     assert_near(sums, expected.lse, "float32", span=1.0, size=size, what=f"lse {what}")
@@ -138,21 +140,25 @@ def test_many_options_at_once() -> None:
     )  # fmt: skip
 
 
-def test_masked_values_that_are_no_numbers_stay_out() -> None:
+@pytest.mark.parametrize("name", ["fused", "fused_split_kv", "fused_tensor"])
+def test_masked_values_that_are_no_numbers_stay_out(name: str) -> None:
     rng = np.random.default_rng(3)
-    q, k, v = tensors(19, 37)
+    candidate = next(c for c in (FUSED, SPLIT_KV, TENSOR) if c.variant == name)
+    rows = 4 if name == "fused_split_kv" else 19
+    group = 1 if name == "fused_split_kv" else 2
+    dtype = "float16" if name == "fused_tensor" else "float32"
+    q, k, v = tensors(rows, 37, dims=(16, 16), dtype=dtype, group=group)
     bad = rng.random(v.shape[2]) < 0.2
-    seen = np.broadcast_to(~bad, (2, 4, 19, 37)).copy()
-    seen[:, :, 5] = True  # one row sees them
+    seen = np.broadcast_to(~bad, (2, 2 * group, rows, 37)).copy()
+    seen[:, :, 1] = True  # one row sees them
     spoilt = v.copy()
-    spoilt[:, :, bad] = np.array([np.nan, np.inf, -np.inf])[rng.integers(3, size=bad.sum())][
-        :, None
-    ]
-    found, _ = attend(FUSED, q, k, spoilt, mask=seen)
-    expected, _ = attend(FUSED, q, k, v, mask=seen)
-    others = np.arange(19) != 5
+    numbers = np.array([np.nan, np.inf, -np.inf])[rng.integers(3, size=bad.sum())]
+    spoilt[:, :, bad] = numbers[:, None].astype(v.dtype)
+    found, _ = attend(candidate, q, k, spoilt, mask=seen)
+    expected, _ = attend(candidate, q, k, v, mask=seen)
+    others = np.arange(rows) != 1
     np.testing.assert_array_equal(found[:, :, others], expected[:, :, others])
-    assert not np.isfinite(found[:, :, 5]).any()
+    assert not np.isfinite(found[:, :, 1]).any()
 
 
 @pytest.mark.parametrize("dims", [(1, 1), (3, 5), (40, 40), (64, 80), (24, 256)])
@@ -162,11 +168,17 @@ def test_head_dimensions(dims: tuple[int, int]) -> None:
     check(candidate, *tensors(11, 21, dims=dims), order=1)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("dim", [64, 128])
-def test_default_candidates(dim: int, dtype: str) -> None:
+DEFAULTS = [
+    ("float32", 64, "fused"), ("bfloat16", 128, "fused_tensor"), ("float16", 64, "fused_tensor"),
+    ("float16", 40, "fused"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "dim", "variant"), DEFAULTS)
+def test_default_candidates(dtype: str, dim: int, variant: str) -> None:
     w = AttentionWorkload(head_dim=dim, dtype=dtype, causal=True)
     candidate = cuda.default_candidate(w, MACHINE)
+    assert candidate.variant == variant
     q, k, v = tensors(77, 100, dims=(dim, dim), dtype=dtype)
     check(candidate, q[:1], k[:1], v[:1], causal="bottom_right")
 
@@ -212,16 +224,30 @@ def test_default_candidates_for_decoding(group: int) -> None:
     check(candidate, *tensors(1, 300, dims=(128, 128), group=group))
 
 
-def test_every_barrier_is_needed() -> None:
+@pytest.mark.parametrize(
+    "candidate", [FUSED, TENSOR.replace(row_threads=16)], ids=lambda c: c.variant
+)
+def test_every_barrier_is_needed(candidate: Candidate) -> None:
     """And a missing one is noticed: on the CPU, threads between barriers run one after the other."""
-    tensors_ = tensors(19, 37)
-    workload = AttentionWorkload(head_dim=24, value_dim=16, output="attention_and_lse")
-    source = code_of(workload, FUSED).source
+    dtype = "float16" if candidate.variant == "fused_tensor" else "float32"
+    arrays = tensors(40, 37, dims=(16, 16), dtype=dtype)
+    workload = AttentionWorkload(head_dim=16, dtype=dtype, output="attention_and_lse")
+    source = code_of(workload, candidate).source
     barriers = [m.span() for m in re.finditer(r"__syncthreads\(\);", source)]
-    assert len(barriers) >= 5
+    assert len(barriers) >= 7
     for start, end in barriers:
-        with edited(source[:start] + source[end:]), pytest.raises(AssertionError):
-            check(FUSED, *tensors_, ORDERS[1])
+        assert any(_fails(source[:start] + source[end:], candidate, arrays, o) for o in ORDERS)
+
+
+def _fails(
+    source: str, candidate: Candidate, arrays: tuple[Array, Array, Array], order: int
+) -> bool:
+    with edited(source):
+        try:
+            check(candidate, *arrays, order)
+        except AssertionError:
+            return True
+    return False
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-TENSOR_PRODUCT = "multiply_rows"  # the function that kernels on tensor cores call (cuda/tensor_cores.cuh)
+TENSOR_PRODUCT = (
+    "multiply_rows"  # the function that kernels on tensor cores call (cuda/tensor_cores.cuh)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,9 +85,7 @@ class Operand:
             else [tirx.const(s, "int64") for s in strides]
         )
 
-    def at(
-        self, base: Any, batch: Any, head: Any, row: Any, column: Any, raw: bool = False
-    ) -> Any:
+    def at(self, base: Any, batch: Any, head: Any, row: Any, column: Any, raw: bool = False) -> Any:
         """The element, as float32 or (``raw``) as it is stored, of the tensor that starts ``base`` elements
         on."""
         place = offset_of((batch, head, row), [multiple(s, self._aligned) for s in self.strides])

@@ -46,7 +46,7 @@ __device__ __forceinline__ void multiply_rows(float* sums, const T* a, const T* 
   const T* own = a + (threadIdx.y / 8) * (ROWS * 8) * A_STRIDE;
 #pragma unroll
   for (int i = 0; i < ROWS * COLUMNS * 2; ++i) sums[i] = 0.0f;
-#pragma unroll
+#pragma unroll 2  // all at once, matrices would be loaded so early that registers run out
   for (int k = 0; k < DEPTH; k += 16) {
     uint rows[ROWS / 2][4];
 #pragma unroll

@@ -20,12 +20,13 @@ from tvm import tirx
 from tvm.s_tir import transform
 
 from tvm_attention.compute import Bounds
-from tvm_attention.compute.device import LANES, DeviceTiles, column_of, row_of, split_blocks
-from tvm_attention.compute.operand import FLAT_SIZE, is_nan, offset_of
+from tvm_attention.compute.device import LANES, DeviceTiles, split_blocks
+from tvm_attention.compute.operand import FLAT_SIZE, is_nan
 from tvm_attention.compute.problem import ceil_div
 from tvm_attention.device_code import TENSOR_PRODUCT
 from tvm_attention.lowering.convention import Outputs
-from tvm_attention.lowering.statements import load_of, sequence, statements, with_body
+from tvm_attention.lowering.device_stores import DeviceStores
+from tvm_attention.lowering.statements import sequence, statements, with_body
 from tvm_attention.workload import AttentionWorkload
 
 _AXES = ("blockIdx.z", "blockIdx.y", "blockIdx.x")  # of the schedules, outermost first
@@ -80,7 +81,8 @@ class _Device:
         workload: AttentionWorkload,
         tiles: DeviceTiles,
     ) -> None:
-        self._symbols, self._bounds, self._outputs = symbols, bounds, outputs
+        self._symbols, self._bounds = symbols, bounds
+        self._stores = DeviceStores(symbols, bounds, outputs, workload, tiles)
         self._workload, self._tiles = workload, tiles
         size = (tirx.const(FLAT_SIZE, "int64"),)
         self.workspace = tirx.decl_buffer(size, "float32", name="workspace", layout=None)
@@ -102,7 +104,7 @@ class _Device:
             other = None if stmt.else_case is None else self.rewrite(stmt.else_case)
             return tirx.IfThenElse(stmt.condition, self.rewrite(stmt.then_case), other)
         if isinstance(stmt, tirx.BufferStore) and stmt.buffer.same_as(self._symbols["O"]):
-            return self._store(stmt)
+            return self._stores.store(stmt)
         return stmt
 
     def _attribute(self, stmt: Any) -> Any:
@@ -204,33 +206,3 @@ class _Device:
         if self._workload.ragged:  # a batch element may have fewer rows than there are blocks for
             end = tirx.Select(start < bounds.queries(b), end, 0)
         return None if isinstance(first, int) else tirx.floordiv(first, size), end
-
-    def _place(self, indices: list[Any]) -> tuple[Any, Any, Any, Any]:
-        """Batch element, query head and query of a thread's row, and whether there is such a query."""
-        b, h, *block, i0, _, i1, _ = indices
-        row = row_of(self._tiles, i0, i1)
-        if not self._tiles.split:
-            i = block[0] * self._tiles.query_block + row
-            return b, h, i, i < self._bounds.queries(b)
-        length, group = self._symbols["query_length"], self._symbols["group"]
-        i = tirx.truncmod(row, length)
-        inside = tirx.all(row < group * length, i < self._bounds.queries(b))
-        return b, h * group + tirx.truncdiv(row, length), i, inside
-
-    def _store(self, stmt: Any) -> Any:
-        """A thread's element to its row and column, if there are such."""
-        b, h, i, inside = self._place(list(stmt.indices))
-        column = column_of(self._tiles, stmt.indices[-3], stmt.indices[-1])
-        row = (b, h, self._bounds.query_start(b) + i)
-        where = offset_of(row, self._outputs.strides) + tirx.Cast("int64", column)
-        store: Any = tirx.BufferStore(self._outputs.out, stmt.value, [where])
-        assert self._workload.value_dim is not None
-        if self._tiles.columns * self._tiles.column_threads > self._workload.value_dim:
-            store = tirx.IfThenElse(column < self._workload.value_dim, store, None)
-        stores = [store]
-        lse = load_of("LSE_local", stmt.value)
-        if lse is not None:
-            where = offset_of(row, (*self._outputs.lse_strides, tirx.const(1, "int64")))
-            once = tirx.BufferStore(self._outputs.lse, lse, [where])
-            stores.append(tirx.IfThenElse(column.equal(0), once, None))
-        return tirx.IfThenElse(inside, sequence(stores), None)
