@@ -118,16 +118,15 @@ static int run_block(size_t threads, int x, int order) {
   }
   for (;;) {
     set_turns(threads, order);
-    bool ran = true;
-    while (ran) {  // warps whose threads have met go on
-      ran = false;
-      for (size_t i = 0; i < threads; ++i) {
-        current = turns[i];
-        if (fibers[current].state != RUNNING) continue;
-        ran = true;
-        threadIdx = fibers[current].index;
-        swapcontext(&scheduler, &fibers[current].context);
+    for (size_t i = 0; i < threads;) {  // always the first that can: a warp runs as far ahead of others as it may
+      current = turns[i];
+      if (fibers[current].state != RUNNING) {
+        ++i;
+        continue;
       }
+      threadIdx = fibers[current].index;
+      swapcontext(&scheduler, &fibers[current].context);
+      i = 0;
     }
     size_t waiting = 0, done = 0;
     for (size_t t = 0; t < threads; ++t) waiting += fibers[t].state == WAITING, done += fibers[t].state == DONE;

