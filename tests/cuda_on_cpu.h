@@ -66,6 +66,7 @@ static size_t turns[MOST_THREADS];  // in which order they run
 static uchar* stacks;
 static ucontext_t scheduler;
 static size_t current;
+static bool met;  // whether threads of a warp have, since the scheduler looked
 static void (*body)(void**);
 static void** body_arguments;
 
@@ -81,6 +82,7 @@ static void wait_for_warp() {
   for (size_t i = 0; i < WARP; ++i) here += warp[i].state == IN_WARP;
   if (here == WARP) {
     for (size_t i = 0; i < WARP; ++i) warp[i].state = RUNNING;
+    met = true;
     return;
   }
   fibers[current].state = IN_WARP;
@@ -126,7 +128,8 @@ static int run_block(size_t threads, int x, int order) {
       }
       threadIdx = fibers[current].index;
       swapcontext(&scheduler, &fibers[current].context);
-      i = 0;
+      if (met) i = 0;
+      met = false;
     }
     size_t waiting = 0, done = 0;
     for (size_t t = 0; t < threads; ++t) waiting += fibers[t].state == WAITING, done += fibers[t].state == DONE;
