@@ -10,7 +10,7 @@ from tvm.s_tir import Schedule
 from tvm_attention.compute.matrix import DEPTH, SCORE_ROWS, TILE_ROWS
 from tvm_attention.schedules.candidate import Candidate
 from tvm_attention.schedules.cpu_running import non_finite, running_maximum
-from tvm_attention.schedules.cpu_task import Widths, edges, look_for_non_finite, query_task
+from tvm_attention.schedules.cpu_task import ENDS, Widths, edges, look_for_non_finite, query_task
 from tvm_attention.schedules.register_tile import annotate, transposition, vectorise_last
 from tvm_attention.schedules.stages import place, present
 
@@ -22,11 +22,11 @@ def schedule_matrix(func: tirx.PrimFunc, c: Candidate, w: Widths) -> Schedule:
     sch = Schedule(func, enable_check=False)
     task = query_task(sch, c["query_strips"] * c["query_block"])
     annotate(sch, task, {"matrix_task": 1})
-    place(sch, ("N", "FX", "EX", "R"), task)
+    place(sch, (*ENDS, "FX", "EX", "R"), task)
     block, strip = _accumulators(sch, c, w.lanes)
     place(sch, ("L", "PB", "P", "A", "D", "RM", "M", "SC"), strip)
     _scores(sch, c, w.lanes, strip)
-    _weights(sch, w.lanes)
+    _weights(sch, c, w.lanes)
     place(sch, ("VP", "VT", "KP"), block)
     _packed_keys(sch, w)
     _packed_values(sch, w)
@@ -58,6 +58,8 @@ def _accumulators(sch: Schedule, c: Candidate, lanes: int) -> tuple[Any, Any]:
     sch.reorder(block, query_strip, strip, tile, row_in, vector, lane)
     annotate(sch, block, {"key_block": c["key_block"]})
     annotate(sch, query_strip, {"query_strip": c["query_block"]})
+    if c["overlapped"]:
+        annotate(sch, query_strip, {"overlapped": 1})
     sch.compute_at(OT, tile, preserve_unit_loops=True)
     _product(sch, "OT", sch.get_loops(OT)[-5:], c["value_rows"] // TILE_ROWS)
     annotate(sch, tile, {"value_tile": 1})
@@ -82,6 +84,8 @@ def _scores(sch: Schedule, c: Candidate, lanes: int, query_strip: Any) -> None:
     sch.reorder(tile, strip, row, column_in)
     annotate(sch, tile, {"block_keys": SCORE_ROWS})
     annotate(sch, strip, {"valid_rows": COLUMNS})
+    if c["overlapped"]:
+        annotate(sch, tile, {"scores_ahead": 1})
     if modified:
         _modified(sch, lanes, strip, row, column_in)
     else:
@@ -103,7 +107,7 @@ def _modified(sch: Schedule, lanes: int, strip: Any, row: Any, column: Any) -> N
     _product(sch, "ST", sch.get_loops(products)[-5:], SCORE_ROWS // TILE_ROWS)
 
 
-def _weights(sch: Schedule, lanes: int) -> None:
+def _weights(sch: Schedule, c: Candidate, lanes: int) -> None:
     """Weights, two keys at a time, their sum, and their pieces: from and to memory once."""
     P, PB, L = (sch.get_sblock(name) for name in ("P", "PB", "L"))
     sch.set_scope(P, 0, "local")
@@ -112,6 +116,8 @@ def _weights(sch: Schedule, lanes: int) -> None:
     vector, lane = sch.split(column, [None, lanes])
     sch.reorder(run, pair, vector, key_in, lane)
     annotate(sch, run, {"block_keys": DEPTH})
+    if c["overlapped"]:
+        annotate(sch, run, {"weights_beside": 1})
     annotate(sch, vector, {"query_vectors": 1})
     for loop in (vector, key_in):
         sch.unroll(loop)

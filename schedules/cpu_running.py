@@ -8,7 +8,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 
 from tvm_attention.schedules.candidate import Candidate
-from tvm_attention.schedules.cpu_task import Widths, edges, packed, query_task, scores
+from tvm_attention.schedules.cpu_task import ENDS, Widths, edges, packed, query_task, scores
 from tvm_attention.schedules.register_tile import annotate, vectorise_last
 from tvm_attention.schedules.stages import place, present
 
@@ -17,7 +17,7 @@ def schedule_running(func: tirx.PrimFunc, c: Candidate, w: Widths) -> Schedule:
     """A task is ``query_strips`` strips of queries; each block of keys serves all of them in turn."""
     sch = Schedule(func, enable_check=False)
     task = query_task(sch, c["query_strips"] * c["query_block"])
-    place(sch, ("N", "FX", "EX", "R"), task)
+    place(sch, (*ENDS, "FX", "EX", "R"), task)
     strip = _accumulators(sch, c, w.lanes)
     place(sch, ("L", "P", "A", "D", "RM", "M", "SC", "MT", "ST"), strip)
     place(sch, ("QT",), task)

@@ -84,6 +84,7 @@ def _matrix_choices() -> Choices:
         "query_strips": (1, 2, 4, 8, 16, 32),
         "key_block": (64, 96, 128, 192, 256, 384, 512),
         "value_rows": (16, 32),
+        "overlapped": (0, 1),
     }
 
 
@@ -118,6 +119,10 @@ def _refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -> str | 
         return None if _fits(c["value_rows"], c["value_vectors"], m, 1) else "value tile too large"
     if c.variant == "matrix":
         rows = c["query_block"] * c["query_strips"]
+        if c["overlapped"] and (c["query_block"] != 32 or c["query_strips"] == 1 or w.window):
+            return (
+                "scores are computed ahead for strips as wide as a tile that begin at the first key"
+            )
         return f"a task of {rows} rows leaves threads idle" if rows > MAX_MATRIX_ROWS else None
     if c.variant == "weights":
         return _weights_refusal(w, m, c)
@@ -151,6 +156,8 @@ def _prefill_refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -
         return "copies of long keys and of long values would take too much memory"
     if w.mask_dense and c["score_rows"] % 4:
         return f"score_rows={c['score_rows']} is no multiple of 4, by which masks are transposed"
+    if c.variant == "running" and w.keeps_maximum and c["value_rows"] == 1:
+        return "sums and maxima of rows share a tile of two rows at least"
     if c.variant == "running" and w.masks and not c["pack_value"]:
         return "values that are not finite are taken out when they are packed"
     for name, width in (("score", c["query_block"]), ("value", columns)):
@@ -191,18 +198,19 @@ def design_space(workload: AttentionWorkload, machine: MachineParameters) -> Des
 
 
 def matrix_serves(workload: AttentionWorkload, machine: MachineParameters) -> bool:
-    """No row maximum is kept, as in running attention; and values are transposed as they lie in a tensor."""
-    w = workload
-    as_they_lie = not w.paged and w.kv_dtype is None
-    return machine.matrix_unit and as_they_lie and w.output == "attention" and not w.sinks
+    """Values are transposed as they lie in a tensor."""
+    as_they_lie = not workload.paged and workload.kv_dtype is None
+    return machine.matrix_unit and as_they_lie and workload.output != "weights"
 
 
 def running_serves(workload: AttentionWorkload) -> bool:
-    """Running attention keeps no row maximum for sinks or the log-sum-exp; and it looks for NaN among
-    masked values by blocks of a key tensor that all batch elements start at the same place of."""
+    """Running attention looks for NaN among masked values by blocks of a key tensor that all batch elements
+    start at the same place of. Sums and maxima of rows share a tile: a single column leaves no room."""
     w = workload
     plain_values = not w.ragged and not w.paged
-    return w.output == "attention" and not w.sinks and (plain_values or not w.masks)
+    assert w.value_dim is not None
+    has_room = w.value_dim > 1 or not w.keeps_maximum
+    return w.output != "weights" and has_room and (plain_values or not w.masks)
 
 
 def split_kv_serves(workload: AttentionWorkload, machine: MachineParameters) -> bool:

@@ -107,7 +107,8 @@ def starting_points(workload: AttentionWorkload, machine: MachineParameters) -> 
     points = [default_candidate(workload, machine)]
     if matrix_serves(workload, machine):
         tiles = _default_matrix(workload)
-        points += [tiles, tiles.replace(query_block=128, query_strips=4, key_block=128)]
+        wide = {"query_block": 128, "query_strips": 4, "key_block": 128, "overlapped": 0}
+        points += [tiles, tiles.replace(**wide)]
     if running_serves(workload):
         points.append(_default_running(workload, machine))
     return list(dict.fromkeys(points))
@@ -128,8 +129,13 @@ def _matrix_is_faster(w: AttentionWorkload) -> bool:
 
 
 def _default_matrix(w: AttentionWorkload) -> Candidate:
-    strips = {"short": 4, "medium": 8}.get(w.length_class, 16)
-    decisions = {"query_block": 32, "query_strips": strips, "key_block": 256, "value_rows": 32}
+    decisions = {
+        "query_block": 32,
+        "query_strips": {"short": 4, "medium": 8}.get(w.length_class, 16),
+        "key_block": 256,
+        "value_rows": 32,
+        "overlapped": int(w.window is None),
+    }
     return Candidate.of("matrix", decisions)
 
 

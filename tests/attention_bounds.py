@@ -15,8 +15,9 @@ Float64 = NDArray[np.float64]
 _PRECISION = {"float32": (24, -149), "float16": (11, -24), "bfloat16": (8, -133)}
 # A score of size s is known to about s roundings, which a softmax doubles.
 _SCORE_ROUNDINGS = 2.0
-# Weights that are averaged with have no more than 16 bits where a result has 11 or 8, on a matrix unit.
-_WEIGHT_ERROR = {"float32": 0.0, "float16": 2.0**-15, "bfloat16": 2.0**-15}
+# Weights that are averaged with have 16 bits where a result has 11, and 8 where it has 8, on a matrix unit;
+# what the polynomial of 2**x adds to the latter is an eighth of that at most.
+_WEIGHT_ERROR = {"float32": 0.0, "float16": 2.0**-15, "bfloat16": 2.0**-9 + 2.0**-12}
 
 
 def half_unit(values: Float64, dtype: str) -> Float64:

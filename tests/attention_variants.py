@@ -33,7 +33,6 @@ VARIANTS = (*PREFILL, "split_kv")
 # One of each schedule, for tests of many options; "weights" gives the softmax rows.
 SCHEDULES = ("row_block keys", "row_block values", "blocks_and_merge", "streaming packed",
              "running", *MATRIX, "split_kv", "weights")  # fmt: skip
-WITHOUT_LSE = ("running", "matrix", "weights")
 DIMS = (48, 64)
 KEY_BLOCK = 96
 DECODE_ROWS = 4
@@ -44,11 +43,17 @@ def lanes_of(target: HardwareTarget) -> int:
 
 
 def prefill_candidate(
-    name: str, lanes: int, value_dim: int, dtype: str = "float32", masked: bool = False
+    name: str,
+    lanes: int,
+    value_dim: int,
+    dtype: str = "float32",
+    masked: bool = False,
+    window: bool = False,
 ) -> Candidate:
     """Small tiles, so that short lengths cross all their edges; masks want multiples of four keys."""
     if name == "matrix":
         tile = {"query_block": 32, "query_strips": 2, "key_block": KEY_BLOCK, "value_rows": 16}
+        tile["overlapped"] = int(not window)
         return Candidate.of(name, tile)
     variant, _, kind = name.partition(" ")
     copies = int(kind == "packed" or dtype != "float32")
@@ -125,14 +130,13 @@ def attend(
     dtype = kind.dtype(q)
     opened = opened_options(kind, sizes, query_dtype=dtype, **options)
     call = Call.of(sizes, opened, dtype)
-    outputs = dict.fromkeys(WITHOUT_LSE, "attention") | {"weights": "weights"}
-    workload = call.workload(outputs.get(name, "attention_and_lse"))
+    workload = call.workload("weights" if name == "weights" else "attention_and_lse")
     target = detect_target()
     if name == "split_kv":
         candidate = decode_candidate(int(workload.length_class.removeprefix("decode-r")))
     else:
         candidate = prefill_candidate(
-            name, lanes_of(target), v.shape[-1], dtype, workload.mask_dense
+            name, lanes_of(target), v.shape[-1], dtype, workload.mask_dense, bool(workload.window)
         )
     if name != "split_kv":  # few rows are of another class of lengths
         check_legal(workload.with_lengths(37, k.shape[2]), target, candidate)
@@ -140,7 +144,7 @@ def attend(
     out = np.full((*q.shape[:3], columns), np.nan, q.dtype)
     lse = np.full(q.shape[:3], np.nan, np.float32)
     kernel = kernel_of(workload, candidate, target, threads)
-    kernel.compute(kind, call, (q, k, v), out, None if name in WITHOUT_LSE else lse)
+    kernel.compute(kind, call, (q, k, v), out, None if name == "weights" else lse)
     return out, lse
 
 
@@ -166,7 +170,7 @@ def check(
         assert_near(found, expected.weights, dtype, span=1.0, size=size, what=f"weights {options}")
         return found, sums
     assert_near(found, expected.out, dtype, span=span, size=size, what=f"{name} {options}")
-    if lse and name not in WITHOUT_LSE:
+    if lse and name != "weights":
         what = f"{name} lse {options}"
         assert_near(sums, expected.lse, "float32", span=1.0, size=size, what=what)
     return found, sums

@@ -69,8 +69,6 @@ def call_of(way: str, name: str, **shape: Any) -> tuple[tuple[Array, Array, Arra
     dtype, options = HIDING[way]
     q, k, v = tensors(name, dtype=dtype, **shape)
     chosen = options(q, k)
-    if name in ("running", "matrix"):
-        chosen.pop("sinks", None)
     if name == "running" and "mask" in chosen:  # it has masks or lengths but not both
         chosen.pop("kv_lengths", None)
     return (q, k, v), chosen

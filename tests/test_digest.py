@@ -26,7 +26,8 @@ PREFILL = [
     Candidate.of("running", {**KEY_BLOCKS, "query_strips": 2}),
 ]
 MATRIX = Candidate.of(
-    "matrix", {"query_block": 32, "query_strips": 2, "key_block": 96, "value_rows": 16}
+    "matrix",
+    {"query_block": 32, "query_strips": 2, "key_block": 96, "value_rows": 16, "overlapped": 1},
 )
 DECODE = [
     Candidate.of(
@@ -61,15 +62,16 @@ def lowered_text() -> str:
         for workload, candidates in ((prefill, PREFILL), (decode, DECODE)):
             space = x86.design_space(workload, MACHINE)
             for candidate in candidates:
-                if candidate.variant == "running" and options.get("sinks"):
+                if candidate.variant not in space.variants:
                     continue
                 assert space.refusal(candidate) is None
                 func = x86.build(workload, MACHINE, candidate).mod["main"]
                 texts.append(lower(func, workload).main.script())
     for options in MATRIX_OPTIONS:
         workload = AttentionWorkload(head_dim=64, **options)
-        assert x86.design_space(workload, MATRIX_MACHINE).refusal(MATRIX) is None
-        func = x86.build(workload, MATRIX_MACHINE, MATRIX).mod["main"]
+        candidate = MATRIX.replace(overlapped=int("window" not in options))
+        assert x86.design_space(workload, MATRIX_MACHINE).refusal(candidate) is None
+        func = x86.build(workload, MATRIX_MACHINE, candidate).mod["main"]
         texts.append(lower(func, workload).main.script())
     return "\n".join(texts)
 

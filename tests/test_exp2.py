@@ -11,7 +11,13 @@ from attention_cases import runnable_levels
 from numpy.typing import NDArray
 
 from tvm_attention._tvm import import_tvm
-from tvm_attention.compute.exp2 import LOWEST, RELATIVE_ERROR, exp2
+from tvm_attention.compute.exp2 import (
+    LOWEST,
+    RELATIVE_ERROR,
+    WEIGHT_ERRORS,
+    WEIGHT_POLYNOMIALS,
+    exp2,
+)
 from tvm_attention.target import detect_target
 
 Exp2 = Callable[[NDArray[np.float32]], NDArray[np.float32]]
@@ -85,3 +91,15 @@ def test_far_below_zero_is_the_smallest_weight(compiled: Exp2) -> None:
 def test_a_nan_stays_a_nan(compiled: Exp2) -> None:
     bits = [0x7FC00000, 0xFFC00000, 0x7F800001, 0x7FC00001, 0xFFFFFFFF]
     assert np.isnan(compiled(np.array(bits, np.uint32).view(np.float32))).all()
+
+
+@pytest.mark.parametrize("dtype", WEIGHT_POLYNOMIALS)
+def test_polynomials_of_weights_are_within_their_bounds(dtype: str) -> None:
+    """In float64, of the range they are used in, to which float32 adds a rounding or two; and the bounds
+    are no larger than they must be."""
+    r = np.linspace(-0.5, 0.5, 2_000_001)
+    value = np.polyval(np.array(WEIGHT_POLYNOMIALS[dtype], np.float32).astype(np.float64), r)
+    error = float(np.max(np.abs(value / 2.0**r - 1)))
+    rounding = 2.0**-24
+    assert error <= WEIGHT_ERRORS[dtype]
+    assert error + 2 * rounding >= 0.5 * WEIGHT_ERRORS[dtype]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from attention_variants import SCHEDULES, WITHOUT_LSE, attend, check
+from attention_variants import SCHEDULES, attend, check
 from attention_ways import HIDING, LENGTHS, ROWS_HIDDEN, call_of, seen
 
 BAD = (np.nan, np.inf, -np.inf)
@@ -84,7 +84,7 @@ def test_a_nan_in_a_query_reaches_its_row_alone(name: str, way: str) -> None:
     rows = clean[1, 1, row].astype(np.float32) != 0  # a masked weight is zero over NaN
     assert np.isnan(found[1, 1, row].astype(np.float32)[rows]).all()
     assert rows.any()
-    assert name in WITHOUT_LSE or np.isnan(lse[1, 1, row])
+    assert name == "weights" or np.isnan(lse[1, 1, row])
     # A sum with a NaN is made again, in another order, and rounded to the dtype.
     near = {"own type": 2e-3, "everything": 2e-2}.get(way, 2e-6)
     np.testing.assert_allclose(
@@ -105,7 +105,7 @@ def test_rows_that_see_nothing(name: str, way: str) -> None:
     clean = call_of(way, name)[0]
     found, lse = check(name, q, k, v, finite=clean, **options)
     assert not found[:, :, ROWS_HIDDEN].any()
-    if name not in WITHOUT_LSE:
+    if name != "weights":
         empty = options.get("sinks")
         expected = np.full(lse[:, :, ROWS_HIDDEN].shape, -np.inf, np.float32)
         expected = expected if empty is None else expected.copy()
@@ -125,7 +125,7 @@ def test_lengths_of_keys(name: str, lengths: list[int]) -> None:
     for b, length in enumerate(lengths):
         if length == 0:
             assert not found[b].any()
-            assert name in WITHOUT_LSE or np.isneginf(lse[b]).all()
+            assert name == "weights" or np.isneginf(lse[b]).all()
 
 
 @pytest.mark.parametrize("causal", ["top_left", "bottom_right"])
@@ -137,6 +137,6 @@ def test_rows_before_all_keys_see_nothing(name: str, causal: str) -> None:
         found, lse = check(name, q, k, v, causal=causal)
         blind = q.shape[2] - keys if causal == "bottom_right" else 0
         assert not found[:, :, :blind].any()
-        if name not in WITHOUT_LSE:
+        if name != "weights":
             assert np.isneginf(lse[:, :, :blind]).all()
             assert np.isfinite(lse[:, :, blind:]).all()

@@ -52,9 +52,7 @@ def test_only_a_machine_that_has_one_is_offered_it() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"output": "attention_and_lse"},
         {"output": "weights"},
-        {"sinks": True},
         {"kv_dtype": "int8"},
         {"paged": True, "ragged": True},
         {"query_length": 1},
@@ -94,7 +92,7 @@ def test_a_search_begins_with_the_default_and_goes_on_to_other_variants() -> Non
 
 def test_tasks_of_too_many_rows_are_refused() -> None:
     space = x86.design_space(workload(), x86.machine_parameters(HOST))
-    refusal = space.refusal(CANDIDATE.replace(query_block=128, query_strips=32))
+    refusal = space.refusal(CANDIDATE.replace(query_block=128, query_strips=32, overlapped=0))
     assert refusal == "a task of 4096 rows leaves threads idle"
 
 

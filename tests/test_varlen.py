@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_cases import Guarded
-from attention_variants import PREFILL, WITHOUT_LSE
+from attention_variants import PREFILL
 from sequence_model import Array, check_one, drawn, loading, refuses
 
 import tvm_attention.varlen
@@ -69,15 +69,10 @@ def test_every_variant(name: str, options: dict[str, Any], monkeypatch: pytest.M
     arrays = packed(FEW, kv_heads=1) if name == "split_kv" else packed(LENGTHS)
     before = [x.tobytes() for x in arrays]
     whole = Guarded((len(arrays[0]), 4, EV))
-    if (
-        name in WITHOUT_LSE
-    ):  # nor do they serve sinks, nor "running" sequences of their own with masks
-        served = {} if name == "running" else {n: x for n, x in options.items() if n != "sinks"}
-        lse, options = None, served
-        out = attention_varlen(*arrays, out=whole.array, **options)
-    else:
-        out, lse = attention_varlen(*arrays, return_lse=True, out=whole.array, **options)
-        assert lse.shape == (4, len(arrays[0]))
+    if name == "running":  # it serves no sequences of their own with masks
+        options = {}
+    out, lse = attention_varlen(*arrays, return_lse=True, out=whole.array, **options)
+    assert lse.shape == (4, len(arrays[0]))
     assert out is whole.array
     whole.assert_untouched_outside()
     check(*arrays, out, lse, **options)

@@ -26,6 +26,8 @@ PROBE_SECONDS = 0.02
 # onnxruntime, about 1 ms for the others. A pause ends when the process stops using the processor.
 SETTLE_STEP_SECONDS = 0.002
 SETTLE_LIMIT_SECONDS = 0.3
+# Cores that idled through a pause need a while to be at full speed again.
+WARM_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ def interleave(
                 continue
             if previous is not None and previous.pool != contender.pool:
                 used[previous.name] += settle()
+                used[previous.name] += _warm(contender.call)
             previous = contender
             before = time.perf_counter()
             times[name][index] = _turn(contender.call, bursts[name])
@@ -118,6 +121,14 @@ def settle() -> float:
         time.sleep(SETTLE_STEP_SECONDS)
         if time.process_time() - used < SETTLE_STEP_SECONDS / 4:
             break
+    return time.perf_counter() - start
+
+
+def _warm(call: Callable[[], object]) -> float:
+    """Untimed calls after a pause; returns the seconds they took."""
+    start = time.perf_counter()
+    while time.perf_counter() - start < WARM_SECONDS:
+        call()
     return time.perf_counter() - start
 
 

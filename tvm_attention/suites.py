@@ -148,6 +148,12 @@ _SHIPPING: Suite = {
     "d128-long-f16": replace(_workload(1, 8, 2048, 2048, 128), dtype="float16"),
     "d128-decode-r4-bf16": replace(_decode(2048, 8), dtype="bfloat16"),
     "d128-decode-r4-f16": replace(_decode(2048, 8), dtype="float16"),
+    "d128-decode-r1-bf16": replace(_decode(2048, 32), dtype="bfloat16"),
+    "d128-decode-r1-f16": replace(_decode(2048, 32), dtype="float16"),
+    "d128-decode-r4-int8": replace(_decode(8192, 8), kv_dtype="int8"),
+    "d64-long-mask": replace(_workload(1, 8, 2048, 2048, 64), mask="bool", mask_dense=True),
+    "d64-long-bias": replace(_workload(1, 8, 2048, 2048, 64), mask="float32", mask_dense=True),
+    "d64-medium-bias": replace(_workload(1, 12, 512, 512, 64), mask="float32", mask_dense=True),
     "d64-medium-mask": replace(_workload(1, 12, 512, 512, 64), mask="bool", mask_dense=True),
     "d128-long-window": replace(_workload(1, 8, 4096, 4096, 128, True), window=(1024, -1)),
 }

@@ -139,6 +139,11 @@ class AttentionWorkload:
         return bool(self.causal or self.window or self.mask or padded)
 
     @property
+    def keeps_maximum(self) -> bool:
+        """Whether the end of a row needs its maximum beside its sum."""
+        return self.sinks or self.output == "attention_and_lse"
+
+    @property
     def kernel_features(self) -> tuple[object, ...]:
         """What is compiled into a kernel beyond head dimensions and dtype, in a fixed order."""
         return (

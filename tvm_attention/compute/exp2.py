@@ -26,15 +26,20 @@ POLYNOMIAL = (
 # Relative error bound of exp2 on [-100, 0] in float32: 1.4 roundings. Tested in tests/test_exp2.py.
 RELATIVE_ERROR = 8.3e-8
 
-# The same of degree four, relative error bound SHORT_ERROR: for weights of which 16 bits are used.
-SHORT_POLYNOMIAL = (
-    9.582578204572201e-3,
-    5.590682849287987e-2,
-    2.402410656213760e-1,
-    6.931241154670715e-1,
-    1.0,
-)
-SHORT_ERROR = 2.9e-6
+# The same of a lower degree, for weights that a matrix unit takes fewer bits of: by the dtype of the inputs.
+WEIGHT_POLYNOMIALS = {
+    "float32": POLYNOMIAL,
+    "float16": (
+        9.582578204572201e-3,
+        5.590682849287987e-2,
+        2.402410656213760e-1,
+        6.931241154670715e-1,
+        1.0,
+    ),
+    "bfloat16": (5.500893294811249e-2, 2.422109544277191e-1, 6.932829022407532e-1, 1.0),
+}
+# Their relative error bounds.
+WEIGHT_ERRORS = {"float32": RELATIVE_ERROR, "float16": 2.9e-6, "bfloat16": 1.02e-4}
 
 # Below this the result is 2**LOWEST: a weight of 8e-31 next to one of 1 vanishes in float32, and, unlike
 # one of 1e-38, its products with values are no denormals, which processors add a hundred times slower.

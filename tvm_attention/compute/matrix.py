@@ -16,7 +16,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tvm_attention.compute.exp2 import POLYNOMIAL, SHORT_POLYNOMIAL
+from tvm_attention.compute.exp2 import POLYNOMIAL, WEIGHT_POLYNOMIALS
 from tvm_attention.compute.online import Strips, accumulated, maxima
 from tvm_attention.compute.operand import is_finite
 from tvm_attention.compute.packing import scale_row, unit_row
@@ -28,6 +28,7 @@ from tvm_attention.compute.pieces import (
     of_pair,
     pair,
     piece,
+    rounded,
     stored_piece,
 )
 from tvm_attention.compute.problem import Problem, float32
@@ -170,13 +171,14 @@ class _Matrix:
 
     def maxima(self, SC: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
         """Stages M, RM, D, A; returns RM and A."""
-        return maxima(self.at, SCORE_ROWS, SC, self.scale if self.plain else None)
+        return maxima(self.at, SCORE_ROWS, SC, self.scale if self.plain else None, at_once=4)
 
     def weights(self, SC: te.Tensor, RM: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
         """Stages P, PB (..., pair of keys, piece, row) and L."""
         p, at, count = self.p, self.at, self.weight_count
         scale = self.scale if self.plain else None
-        polynomial = POLYNOMIAL if self.exact else SHORT_POLYNOMIAL
+        exact_sum = p.workload.output == "attention_and_lse"
+        polynomial = POLYNOMIAL if exact_sum else WEIGHT_POLYNOMIALS[p.workload.dtype]
 
         def one(b: Any, h: Any, qb: Any, s: Any, kb: Any, j: Any, i: Any) -> Any:
             tile, row = tirx.floordiv(j, SCORE_ROWS), tirx.floormod(j, SCORE_ROWS)
@@ -187,18 +189,21 @@ class _Matrix:
         P = te.compute((*at.outer, at.count, at.keys, at.block), one, name="P")
 
         def pieces(b: Any, h: Any, qb: Any, s: Any, kb: Any, j2: Any, n: Any, i: Any) -> Any:
-            both = (piece(P[b, h, qb, s, kb, 2 * j2 + t, i], n, count) for t in (0, 1))
-            return pair(*both)
+            both = [P[b, h, qb, s, kb, 2 * j2 + t, i] for t in (0, 1)]
+            return pair(*(rounded(x) if count == 1 else piece(x, n, count) for x in both))
 
         PB = te.compute((*at.outer, at.count, at.keys // 2, count, at.block), pieces, name="PB")
+        # The sum of what values are multiplied with: what rounding adds cancels, but in a log-sum-exp.
+        as_held = count == 1 and not exact_sum
+
+        def both(b: Any, h: Any, qb: Any, s: Any, kb: Any, i: Any) -> Any:
+            each = [P[b, h, qb, s, kb, 2 * j2 + t, i] for t in (0, 1)]
+            if as_held:
+                each = [rounded(x) for x in each]
+            return te.sum(each[0] + each[1], axis=j2)
+
         j2 = te.reduce_axis((0, at.keys // 2), "j2")
-        L = te.compute(
-            (*at.outer, at.count, at.block),
-            lambda b, h, qb, s, kb, i: te.sum(
-                P[b, h, qb, s, kb, 2 * j2, i] + P[b, h, qb, s, kb, 2 * j2 + 1, i], axis=j2
-            ),
-            name="L",
-        )
+        L = te.compute((*at.outer, at.count, at.block), both, name="L")
         return PB, L
 
     def weighted(self, PB: te.Tensor) -> te.Tensor:
@@ -228,11 +233,11 @@ def _of_tiles(X: te.Tensor, block: tuple[Any, ...], row: Any, piece: Any, number
 
 
 def matrix(p: Problem, tiles: MatrixTiles) -> tirx.PrimFunc:
-    """Stages QT, QB, KP, ST, (MT, SC,) M, RM, D, A, P, PB, L, VT, VP, OT, R, N, VL, VB, EX, FX, O."""
+    """Stages QT, QB, KP, ST, (MT, SC,) M, RM, D, A, P, PB, L, VT, VP, OT, R, N, (LSE,) VL, VB, EX, FX, O."""
     stages = _Matrix(p, tiles)
     SC = stages.scores()
     RM, A = stages.maxima(SC)
     PB, L = stages.weights(SC, RM)
     OT = stages.weighted(PB)
-    out = accumulated(p, stages.at, stages.columns, stages.width, OT, L, A, holds_all=False)
-    return p.function(out)
+    columns, width = stages.columns, stages.width
+    return p.function(accumulated(p, stages.at, columns, width, OT, L, (RM, A), holds_all=False))

@@ -18,7 +18,7 @@ from tvm_attention.compute.problem import float32
 # Of an operand stored as this dtype.
 PIECES = {"float32": 3, "float16": 2, "bfloat16": 1}
 # Of the weights, whose last bits a result of this dtype does not have.
-WEIGHT_PIECES = {"float32": 3, "float16": 2, "bfloat16": 2}
+WEIGHT_PIECES = {"float32": 3, "float16": 2, "bfloat16": 1}
 
 _UPPER = 0xFFFF0000
 _SIGN = 0x80000000
@@ -29,6 +29,17 @@ _QUIET_NAN = 0x7FC00000
 def piece(x: Any, number: Any, count: int) -> Any:
     """Piece ``number`` (an index expression) of ``count``, as a float32 of which the upper half counts."""
     return _chosen(number, _left(x, count))
+
+
+def rounded(x: Any) -> Any:
+    """A float32 number rounded to nearest to the bits of a bfloat16 (Veltkamp's splitting, in Dekker, "A
+    floating-point technique for extending the available precision", 1971); a NaN for a NaN."""
+    # Exact, so that it does not matter which of the operations LLVM fuses.
+    large = x * float32(2.0**16)
+    total = tirx.reinterpret(
+        "int32", x + large
+    )  # hidden from TVM's simplifier, which would cancel large
+    return tirx.reinterpret("float32", total) - large
 
 
 def factor_piece(x: Any, number: Any, count: int) -> Any:

@@ -19,7 +19,7 @@ from tvm_attention.compute.scores import scored, weight
 
 
 def running(p: Problem, tiles: KeyBlockTiles, strips: int) -> tirx.PrimFunc:
-    """Stages QT, (KP,) ST, SC, M, RM, D, A, P, L, (VP,) OT, R, N, (VB, EX, FX,) O."""
+    """Stages QT, (KP,) ST, SC, M, RM, D, A, P, L, (VP,) OT, R, N, (LSE, VB, EX, FX,) O."""
     at = Strips(p, tiles.query_block, tiles.key_block, strips)
     outer, count, width = at.outer, at.count, tiles.value_rows
     columns = -(-p.value_dim // width) * width
@@ -37,7 +37,8 @@ def running(p: Problem, tiles: KeyBlockTiles, strips: int) -> tirx.PrimFunc:
         ),
         name="OT",
     )
-    return p.function(accumulated(p, at, columns, width, OT, L, A, holds_all=not p.workload.masks))
+    holds_all = not p.workload.masks
+    return p.function(accumulated(p, at, columns, width, OT, L, (RM, A), holds_all))
 
 
 def _scores(p: Problem, tiles: KeyBlockTiles, at: Strips) -> te.Tensor:

@@ -11,13 +11,23 @@ ROWS = 16  # of a tile
 ROW_BYTES = 64
 TILE_BYTES = ROWS * ROW_BYTES
 _ACCUMULATORS, _LEFT, _RIGHT = (0, 1, 2, 3), (4, 5), (6, 7)
+_Tiles = list[tuple[int, int, int]]  # row, column and register of the accumulators
 
-BEGIN, END, FILL = (f"tvm_attention_matrix_{x}" for x in ("begin", "end", "fill"))
+BEGIN, END, FILL, ZERO, STORE = (
+    f"tvm_attention_matrix_{x}" for x in ("begin", "end", "fill", "zero", "store")
+)
+
+PRODUCT = "tvm_attention_matrix_product"
 
 
 def product_name(row_tiles: int, left: int, right: int, limit: int) -> str:
     """Name of the function that multiplies ``row_tiles`` tiles of ``left`` pieces by ``right`` pieces."""
-    return f"tvm_attention_matrix_product_{row_tiles}_{left}_{right}_{limit}"
+    return f"{PRODUCT}_{row_tiles}_{left}_{right}_{limit}"
+
+
+def step_name(row_tiles: int, left: int, right: int, limit: int) -> str:
+    """Name of the function that takes one step of such a product."""
+    return product_name(row_tiles, left, right, limit).replace("product", "step")
 
 
 @lru_cache
@@ -92,7 +102,7 @@ def product_ir(row_tiles: int, left: int, right: int, limit: int) -> str:
         "  br i1 %wide, label %two, label %one",
     ]
     for name, columns in (("one", 1), ("two", 2)):
-        lines += _tiles(name, row_tiles, columns, _order(left, right, limit), left * TILE_BYTES)
+        lines += _tiles(name, row_tiles, columns, order(left, right, limit), left * TILE_BYTES)
     lines += ["}", *_DECLARATIONS]
     return "\n".join(lines) + "\n"
 
@@ -105,9 +115,64 @@ _DECLARATIONS = (
 )
 
 
-def _order(left: int, right: int, limit: int) -> list[tuple[int, int]]:
-    """The pairs of pieces, small products before large ones, each sharing an operand with the one before
-    it: that one's tiles stay in their registers."""
+@lru_cache
+def step_ir(row_tiles: int, left: int, right: int, limit: int) -> str:
+    """Functions by which a product of 2 x 2 tiles is computed step by step: one that clears the
+    accumulators, one that adds the products of one pair of pieces at one step of 32 numbers, and one that
+    stores the tiles.
+
+    Arguments of a step: those of the product up to the right operand's, and the step's number (i32), which
+    counts pairs of pieces first.
+    """
+    assert row_tiles == 2
+    pairs = order(left, right, limit)
+    tiles = [(r, c, _ACCUMULATORS[2 * r + c]) for r in range(2) for c in range(2)]
+    # Four bits a pair: what a table would hold, with no load.
+    packed = [sum(p[side] << 4 * i for i, p in enumerate(pairs)) for side in (0, 1)]
+    lines = [
+        f"define i32 @{ZERO}() alwaysinline {{",
+        *(f"  call void @llvm.x86.tilezero(i8 {tile})" for _, _, tile in tiles),
+        "  ret i32 0",
+        "}",
+        f"define i32 @{STORE}(ptr %out, i64 %out_row) alwaysinline {{",
+        f"  %below = mul i64 %out_row, {ROWS}",
+        *_stored(tiles, "%below"),
+        "  ret i32 0",
+        "}",
+        f"define i32 @{step_name(row_tiles, left, right, limit)}(ptr %left, i64 %below_left, "
+        f"ptr %right, i64 %right_row, i64 %right_piece, i32 %number) alwaysinline {{",
+        f"  %depth_32 = udiv i32 %number, {len(pairs)}",
+        f"  %pair_32 = urem i32 %number, {len(pairs)}",
+        "  %depth = zext i32 %depth_32 to i64",
+        "  %pair = zext i32 %pair_32 to i64",
+        "  %bit = shl i64 %pair, 2",
+        *(
+            line
+            for name, bits in zip(("m", "n"), packed, strict=True)
+            for line in (
+                f"  %{name}_from = lshr i64 {bits}, %bit",
+                f"  %{name} = and i64 %{name}_from, 15",
+            )
+        ),
+        f"  %l_depth = mul i64 %depth, {left * TILE_BYTES}",
+        f"  %l_piece = mul i64 %m, {TILE_BYTES}",
+        "  %l_skip = add i64 %l_depth, %l_piece",
+        f"  %r_step = mul i64 %right_row, {ROWS}",
+        "  %r_depth = mul i64 %depth, %r_step",
+        "  %r_piece = mul i64 %n, %right_piece",
+        "  %r_skip = add i64 %r_depth, %r_piece",
+        *_load("l", "%left", "%l_skip", 2, "%below_left", _LEFT, str(ROW_BYTES)),
+        *_load("r", "%right", "%r_skip", 2, str(ROW_BYTES), _RIGHT, "%right_row"),
+        *_multiplied(tiles),
+        "  ret i32 0",
+        "}",
+    ]
+    return "\n".join([*lines, *_DECLARATIONS]) + "\n"
+
+
+def order(left: int, right: int, limit: int) -> list[tuple[int, int]]:
+    """The pairs of pieces to multiply, small products before large ones, each sharing an operand with the one
+    before it: that one's tiles stay in their registers."""
     pairs: list[tuple[int, int]] = []
     last = 0
     for m in reversed(range(left)):
@@ -146,10 +211,7 @@ def _tiles(
             skip, apart = f"%{mark}_skip", str(ROW_BYTES)
             lines += _load(f"{mark}r", f"%{name}_right", skip, columns, apart, _RIGHT, "%right_row")
         held = {"left": m, "right": n}
-        lines += [
-            f"  call void @llvm.x86.tdpbf16ps(i8 {tile}, i8 {_LEFT[r]}, i8 {_RIGHT[c]})"
-            for r, c, tile in results
-        ]
+        lines += _multiplied(results)
     lines += [
         f"  %{name}_next = add i32 %{name}_step, 1",
         f"  %{name}_left_next = getelementptr i8, ptr %{name}_left, i64 {left_step}",
@@ -157,14 +219,28 @@ def _tiles(
         f"  br label %{name}_head",
         f"{name}_end:",
     ]
+    return [*lines, *_stored(results, "%below_out", name), "  ret i32 0"]
+
+
+def _multiplied(results: _Tiles) -> list[str]:
+    """Each accumulator plus the product of its row's and its column's tile."""
+    return [
+        f"  call void @llvm.x86.tdpbf16ps(i8 {tile}, i8 {_LEFT[r]}, i8 {_RIGHT[c]})"
+        for r, c, tile in results
+    ]
+
+
+def _stored(results: _Tiles, below: str, mark: str = "") -> list[str]:
+    """The accumulators to memory, ``below`` bytes from a row of tiles to the next."""
+    lines = []
     for r, c, tile in results:
-        at = f"%{name}_at{tile}"
+        at = f"%{mark}at{tile}"
         lines += [
-            f"  {at}_row = getelementptr i8, ptr %out, i64 {'%below_out' if r else 0}",
+            f"  {at}_row = getelementptr i8, ptr %out, i64 {below if r else 0}",
             f"  {at} = getelementptr i8, ptr {at}_row, i64 {c * ROW_BYTES}",
             f"  call void @llvm.x86.tilestored64(i8 {tile}, ptr {at}, i64 %out_row)",
         ]
-    return [*lines, "  ret i32 0"]
+    return lines
 
 
 def _load(

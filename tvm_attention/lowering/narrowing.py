@@ -22,6 +22,7 @@ their extents are shortened to what is valid and, when causal, visible:
 ``transposition``  a nest that becomes calls (tvm_attention.lowering.transposition)
 ``matrix_product``  another (tvm_attention.lowering.matrix_unit)
 ``matrix_task``  tasks that use the matrix unit
+``overlapped``   strips whose scores are computed ahead (tvm_attention.lowering.overlapping)
 ``if_above_zero``  not at all unless the block's element of the stage VB is
 ``if_nan``       not at all unless the stage FLAG, computed before, is NaN
 ===============  ===========================================================================
@@ -41,6 +42,7 @@ from tvm_attention.compute import Bounds
 from tvm_attention.compute.operand import is_nan
 from tvm_attention.compute.problem import ceil_div
 from tvm_attention.lowering.matrix_unit import MatrixUnit
+from tvm_attention.lowering.overlapping import overlapped, split
 from tvm_attention.lowering.spans import Scope, Span
 from tvm_attention.lowering.statements import load_of, sequence, statements
 from tvm_attention.lowering.strips import by_vectors
@@ -81,6 +83,9 @@ class Narrowing:
         spoilt = notes.pop("if_above_zero", None) is not None
         span, scope = self._narrow(stmt, notes, scope)
         body = self.rewrite(stmt.body, scope)
+        ahead = None
+        if notes.pop("overlapped", None) is not None and _from_the_first(scope.block_keys):
+            ahead, body = split(body)
         if "query_strip" in stmt.annotations:
             assert scope.rows is not None
             body = by_vectors(body, scope.rows.end, int(stmt.annotations["query_strip"]))
@@ -92,6 +97,8 @@ class Narrowing:
         if notes.pop("matrix_task", None) is not None:
             body = sequence(self._matrix_unit.session(statements(body)))
         loop = tirx.For(variable, stmt.min, extent, stmt.kind, body, stmt.thread_binding, notes)
+        if ahead is not None:
+            return overlapped(loop, ahead, self._matrix_unit)
         if spoilt:
             return tirx.IfThenElse(
                 _load_inside("VB", stmt.body) > tirx.const(0, "float32"), loop, None
@@ -195,6 +202,11 @@ class Narrowing:
             return Span(None, rows)
         padded = s["kv_batches"].equal(s["batch"])
         return Span(None, tirx.Select(padded, self._bounds.keys(memory_batch), rows))
+
+
+def _from_the_first(keys: Span | None) -> bool:
+    """Whether a strip's keys begin where those of all other strips do."""
+    return keys is not None and keys.first is None
 
 
 def _load_inside(name: str, stmt: Any) -> Any:

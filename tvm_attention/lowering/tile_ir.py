@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
+from tvm_attention.lowering.mask_rows import (
+    MASKS,
+    declaration,
+    existing,
+    mask_row,
+    terms,
+    unless_without_effect,
+)
+from tvm_attention.lowering.tile_rows import ELEMENT, row, stores
+
 TILE_SIZES = (4, 8, 16)
-
-MASKS = ("mask_bool", "mask_float32", "mask_float16", "mask_bfloat16")
-
-_ELEMENT = {"float32": "float", "float16": "half", "bfloat16": "i16", "bool": "i8"}
-_SUFFIX = dict(zip(MASKS, ("i8", "f32", "f16", "i16"), strict=True))
-_LOG2_E = "0x3FF7154760000000"  # the float32 next to log2(e)
 
 
 def function_name(size: int, source: str, target: str) -> str:
@@ -39,7 +43,11 @@ def transposition_ir(size: int, source: str, target: str) -> str:
         f"i32 %target_rows, ptr %factors) "
         f"alwaysinline {{",
         "entry:",
-        *_once(n, source),
+        *(
+            existing(n)
+            if source in MASKS
+            else [f"  %factor = load <{n} x float>, ptr %factors, align 1"]
+        ),
         "  %last = sub i32 %source_rows, 1",
     ]
     for r in range(n):
@@ -48,128 +56,18 @@ def transposition_ir(size: int, source: str, target: str) -> str:
             f"  %row{r} = select i1 %have{r}, i32 {r}, i32 %last",
             f"  %wide{r} = sext i32 %row{r} to i64",
             f"  %at{r} = mul i64 %wide{r}, %source_stride",
-            f"  %from{r} = getelementptr {_ELEMENT[source.removeprefix('mask_')]}, ptr %source, i64 %at{r}",
-            *(_mask_row(r, n, source) if source in MASKS else _row(r, n, source)),
+            f"  %from{r} = getelementptr {ELEMENT[source.removeprefix('mask_')]}, ptr %source, i64 %at{r}",
+            *(mask_row(r, n, source) if source in MASKS else row(r, n, source)),
         ]
+    if source in MASKS:
+        lines += unless_without_effect(n, source, target)
+        lines += [line for r in range(n) for line in terms(r, n, source)]
     rows = _shuffles([f"%in{r}" for r in range(n)], n, lines)
-    for r in range(n):
-        lines += [
-            f"  %write{r} = icmp slt i32 {r}, %target_rows",
-            f"  br i1 %write{r}, label %store{r}, label %end",
-            f"store{r}:",
-            f"  %offset{r} = mul i64 {r}, %target_stride",
-            f"  %to{r} = getelementptr {_ELEMENT[target]}, ptr %target, i64 %offset{r}",
-            *_store(r, n, rows[r], target),
-        ]
+    lines += stores("", n, rows, target)
     lines += ["  br label %end", "end:", "  ret i32 0", "}", ""]
     if source in MASKS:
-        element = f"<{n} x {_ELEMENT[source.removeprefix('mask_')]}>"
-        lines.append(
-            f"declare {element} @llvm.masked.load.v{n}{_SUFFIX[source]}.p0"
-            f"(ptr, i32 immarg, <{n} x i1>, {element})"
-        )
+        lines.append(declaration(n, source))
     return "\n".join(lines) + "\n"
-
-
-def _once(n: int, source: str) -> list[str]:
-    """What all rows share: the factors, or which columns of a mask exist."""
-    if source not in MASKS:
-        return [f"  %factor = load <{n} x float>, ptr %factors, align 1"]
-    numbers = "<" + ", ".join(f"i32 {i}" for i in range(n)) + ">"
-    return [
-        f"  %first = insertelement <{n} x i32> poison, i32 %source_columns, i32 0",
-        f"  %columns = shufflevector <{n} x i32> %first, <{n} x i32> poison, "
-        f"<{n} x i32> zeroinitializer",
-        f"  %exist = icmp slt <{n} x i32> {numbers}, %columns",
-    ]
-
-
-def _row(r: int, n: int, source: str) -> list[str]:
-    return [*_load(r, n, source), f"  %in{r} = fmul <{n} x float> %number{r}, %factor"]
-
-
-def _mask_row(r: int, n: int, source: str) -> list[str]:
-    """A mask's row as terms in units of log2: tvm_attention.compute.scores.mask_term."""
-    dtype = source.removeprefix("mask_")
-    element, floats = f"<{n} x {_ELEMENT[dtype]}>", f"<{n} x float>"
-    infinite, lowest = _splat(n, "0xFFF0000000000000"), _splat(n, "0xC7EFFFFFE0000000")
-    lines = [
-        f"  %raw{r} = call {element} @llvm.masked.load.v{n}{_SUFFIX[source]}.p0"
-        f"(ptr %from{r}, i32 1, <{n} x i1> %exist, {element} {_absent(n, dtype)})"
-    ]
-    if dtype == "bool":
-        return [
-            *lines,
-            f"  %seen{r} = icmp ne {element} %raw{r}, zeroinitializer",
-            f"  %in{r} = select <{n} x i1> %seen{r}, {floats} zeroinitializer, {floats} {infinite}",
-        ]
-    return [
-        *lines,
-        *_widened(r, n, dtype),
-        f"  %scaled{r} = fmul {floats} %number{r}, {_splat(n, _LOG2_E)}",
-        f"  %low{r} = fcmp olt {floats} %scaled{r}, {lowest}",
-        f"  %held{r} = select <{n} x i1> %low{r}, {floats} {lowest}, {floats} %scaled{r}",
-        f"  %none{r} = fcmp olt {floats} %number{r}, {lowest}",
-        f"  %in{r} = select <{n} x i1> %none{r}, {floats} {infinite}, {floats} %held{r}",
-    ]
-
-
-def _absent(n: int, dtype: str) -> str:
-    """What stands for elements beyond a mask's last column: such keys are masked, or the maximum of a
-    row would be that of a key which is not there."""
-    if dtype == "bool":
-        return "zeroinitializer"
-    infinite = {"float32": "0xFFF0000000000000", "float16": "0xHFC00", "bfloat16": "-128"}[dtype]
-    return "<" + ", ".join([f"{_ELEMENT[dtype]} {infinite}"] * n) + ">"
-
-
-def _load(r: int, n: int, dtype: str) -> list[str]:
-    """``%number`` of row r, in float32."""
-    load = f"  %raw{r} = load <{n} x {_ELEMENT[dtype]}>, ptr %from{r}, align 1"
-    return [load, *_widened(r, n, dtype)]
-
-
-def _widened(r: int, n: int, dtype: str) -> list[str]:
-    """``%number`` from ``%raw``."""
-    if dtype == "float32":
-        return [f"  %number{r} = bitcast <{n} x float> %raw{r} to <{n} x float>"]
-    if dtype == "float16":
-        return [f"  %number{r} = fpext <{n} x half> %raw{r} to <{n} x float>"]
-    return [
-        f"  %bits{r} = zext <{n} x i16> %raw{r} to <{n} x i32>",
-        f"  %upper{r} = shl <{n} x i32> %bits{r}, {_splat(n, 16)}",
-        f"  %number{r} = bitcast <{n} x i32> %upper{r} to <{n} x float>",
-    ]
-
-
-def _store(r: int, n: int, value: str, dtype: str) -> list[str]:
-    """Store a row of float32 as another dtype, rounded to nearest, ties to even."""
-    if dtype == "float32":
-        return [f"  store <{n} x float> {value}, ptr %to{r}, align 1"]
-    if dtype == "float16":
-        return [
-            f"  %short{r} = fptrunc <{n} x float> {value} to <{n} x half>",
-            f"  store <{n} x half> %short{r}, ptr %to{r}, align 1",
-        ]
-    whole, short = f"<{n} x i32>", f"<{n} x i16>"
-    return [
-        f"  %pattern{r} = bitcast <{n} x float> {value} to {whole}",
-        f"  %top{r} = lshr {whole} %pattern{r}, {_splat(n, 16)}",
-        f"  %odd{r} = and {whole} %top{r}, {_splat(n, 1)}",
-        f"  %up{r} = add {whole} %pattern{r}, {_splat(n, 0x7FFF)}",
-        f"  %even{r} = add {whole} %up{r}, %odd{r}",
-        f"  %rounded{r} = lshr {whole} %even{r}, {_splat(n, 16)}",
-        f"  %nan{r} = fcmp uno <{n} x float> {value}, zeroinitializer",
-        f"  %sound{r} = select <{n} x i1> %nan{r}, {whole} {_splat(n, 0x7FC0)}, {whole} %rounded{r}",
-        f"  %short{r} = trunc {whole} %sound{r} to {short}",
-        f"  store {short} %short{r}, ptr %to{r}, align 1",
-    ]
-
-
-def _splat(n: int, value: int | str) -> str:
-    """A vector of one constant: an int, or a float as LLVM writes it."""
-    kind = "i32" if isinstance(value, int) else "float"
-    return "<" + ", ".join([f"{kind} {value}"] * n) + ">"
 
 
 def _shuffles(rows: list[str], n: int, lines: list[str]) -> list[str]:
