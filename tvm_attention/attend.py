@@ -9,6 +9,7 @@ from tvm_attention.arrays import ArrayKind, TorchCudaTensors, kind_of, torch_cud
 from tvm_attention.broadcasting import broadcast
 from tvm_attention.call import Call
 from tvm_attention.errors import InvalidValueError
+from tvm_attention.kernel import Kernel
 from tvm_attention.operands import check_flag, geometry, opened_inputs
 from tvm_attention.options import opened_options
 from tvm_attention.outputs import no_keys, no_queries, opened_out
@@ -123,9 +124,13 @@ def _compute(o: Opened, output: str, out: Any, lse: Any = None) -> PreparedCall 
     if sizes.empty or sizes.key_length == 0:
         no_keys(o.kind, o.call, out, lse)
     else:
-        kind = o.kind
-        target = kind.target(o.inputs[0]) if isinstance(kind, TorchCudaTensors) else None
-        kernel = load(o.call.workload(output), target)
-        prepared = kernel.compute(o.kind, o.call, o.inputs, out, lse)
+        prepared = _kernel(o, output).compute(o.kind, o.call, o.inputs, out, lse)
     no_queries(o.call, out, lse)
     return prepared
+
+
+def _kernel(o: Opened, output: str) -> Kernel:
+    workload = o.call.workload(output)
+    if isinstance(o.kind, TorchCudaTensors):
+        return load(workload, o.kind.target(o.inputs[0]))
+    return load(workload)

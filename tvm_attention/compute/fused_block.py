@@ -147,8 +147,8 @@ def _shared_weights(p: Problem, at: Tasks, outer: Index, P: te.Tensor) -> Any:
         *task, warp, i1, lane, n, j0, e = index
         return as_stored(P(*task, warp * LANES + lane, j0, i1, n * 2 + e), p.workload.dtype)
 
-    shape = (t.row_threads // LANES, t.rows, LANES, t.keys // 2, t.column_threads, 2)
-    PT = te.compute((*outer, *shape), rounded, name="PS")
+    axes = (t.row_threads // LANES, t.rows, LANES, t.keys // 2, t.column_threads, 2)
+    PT = te.compute((*outer, *axes), rounded, name="PS")
 
     def narrow(task: Index, i0: Any, i1: Any, j: Any) -> Any:
         warp, lane = tirx.floordiv(i0, LANES), tirx.floormod(i0, LANES)
