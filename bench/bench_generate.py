@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import copy
 import datetime
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,14 +17,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 import tvm_attention.torch
 from bench import machine, results
+from bench.command import PROGRAM
 from tvm_attention.commands.arguments import OneLineParser, positive, whole_number
-from tvm_attention.commands.ending import BAD_ARGUMENTS
+from tvm_attention.commands.bar import stepped
+from tvm_attention.commands.ending import BAD_ARGUMENTS, FAILED, OK, ended
+from tvm_attention.commands.output import console
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.interleaved import Contender, interleave
 
@@ -40,21 +41,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and, if asked to, write; 1 if the two models differ, 2 for bad arguments."""
     options = _parser().parse_args(arguments)
     if options.hidden % (HEAD_DIM * GROUP):
-        print(f"bench: --hidden: expected a multiple of {HEAD_DIM * GROUP}", file=sys.stderr)
+        print(f"{PROGRAM}: --hidden: expected a multiple of {HEAD_DIM * GROUP}", file=sys.stderr)
         return BAD_ARGUMENTS
+    return ended(lambda: _perform(options), PROGRAM)
+
+
+def _perform(options: argparse.Namespace) -> int:
     torch.set_num_threads(options.threads)
+    if options.json:
+        results.require_writable(options.json)
     try:
-        if options.json:
-            results.require_writable(options.json)
         with torch.inference_mode():
             rows = _measured(options)
     except InvalidValueError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    _print(rows)
-    if options.json:
-        _write(options, rows)
-    return 0
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return FAILED
+    try:
+        _print(rows)
+    finally:
+        if options.json:
+            _write(options, rows)
+    return OK
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -118,7 +125,7 @@ PHASES: dict[str, Phase] = {"prefill": _prefill, "step": _step, "generate": _gen
 def _measured(options: argparse.Namespace) -> list[dict[str, Any]]:
     models = _models(options)
     rows = []
-    for context in options.contexts:
+    for context in stepped(options.contexts, lambda c: f"{c} tokens"):
         torch.manual_seed(context)
         prompt = torch.randint(VOCABULARY, (1, context))
         for phase, made in PHASES.items():
@@ -155,7 +162,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
             f"{row['sdpa']['median'] * 1e3:.3g}",
             f"{ratio['median']:.2f} ({ratio['q1']:.2f}-{ratio['q3']:.2f})",
         )  # fmt: skip
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    console().print(table)
 
 
 def _write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
@@ -165,7 +172,7 @@ def _write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         "threads": options.threads, "date": datetime.date.today().isoformat(),
         "model": {**shape, "head_dim": HEAD_DIM, "group": GROUP}, "cases": rows,
     }  # fmt: skip
-    options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    results.write(result, options.json)
 
 
 if __name__ == "__main__":

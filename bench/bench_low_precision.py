@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import math
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,42 +18,62 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
 from rich.table import Table
 
 import tvm_attention as ta
-from bench import machine
+from bench import machine, results
+from bench.command import PROGRAM, THREADS, chosen_workloads
 from tvm_attention.accuracy import Accuracy, compare
+from tvm_attention.commands.arguments import OneLineParser, positive
+from tvm_attention.commands.bar import stepped
+from tvm_attention.commands.ending import ended
+from tvm_attention.commands.output import console
 from tvm_attention.dtypes import numpy_dtype
 from tvm_attention.interleaved import Contender, interleave
-from tvm_attention.suites import shape_text, suite
+from tvm_attention.suites import shape_text
 from tvm_attention.workload import AttentionWorkload
 
 DTYPES = ("bfloat16", "float16")
 
 
-def main() -> int:
-    """Measure, print and, if asked to, write the results; 1 if a result of ours was wrong."""
-    parser = argparse.ArgumentParser(prog="bench_low_precision", description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each contender and workload")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of the suite")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and, if asked to, write the results; 1 if a result of ours was wrong, 2 for a name
+    that is not known or a file that cannot be written."""
+    options = _parser().parse_args(arguments)
+    return ended(lambda: _perform(options), PROGRAM)
+
+
+def _perform(options: argparse.Namespace) -> int:
     torch.set_num_threads(options.threads)
-    chosen = {n: w for n, w in suite("core").items() if not options.only or n in options.only}
-    rows = [_measure(n, w, d, options.seconds) for d in DTYPES for n, w in chosen.items()]
-    means = {d: _geometric_mean([r for r in rows if r["dtype"] == d]) for d in DTYPES}
-    _print(rows, means)
+    chosen = chosen_workloads("core", options.only)
     if options.json:
-        result = {
-            "machine": machine.machine(), "packages": machine.packages(),
-            "library": machine.library(), "threads": options.threads,
-            "date": datetime.date.today().isoformat(), "workloads": rows,
-            "geometric_mean_torch_over_ours": means,
-        }  # fmt: skip
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        results.require_writable(options.json)
+    todo = [(n, w, d) for d in DTYPES for n, w in chosen.items()]
+    rows = [_measure(*one, options.seconds) for one in stepped(todo, lambda o: f"{o[0]} {o[2]}")]
+    means = {d: _geometric_mean([r for r in rows if r["dtype"] == d]) for d in DTYPES}
+    try:
+        _print(rows, means)
+    finally:
+        if options.json:
+            result = {
+                "machine": machine.machine(), "packages": machine.packages(),
+                "library": machine.library(), "threads": options.threads,
+                "date": datetime.date.today().isoformat(), "workloads": rows,
+                "geometric_mean_torch_over_ours": means,
+            }  # fmt: skip
+            results.write(result, options.json)
     return 0 if all(row["holds"] for row in rows) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(prog="bench_low_precision", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--threads", type=THREADS, default=2)
+    parser.add_argument(
+        "--seconds", type=positive, default=1.0, help="of each contender and workload"
+    )
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of the suite")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
+    return parser
 
 
 def _measure(name: str, w: AttentionWorkload, dtype: str, seconds: float) -> dict[str, Any]:
@@ -92,7 +113,7 @@ def _error(result: Any, inputs: list[Any], w: AttentionWorkload, dtype: str) -> 
     out, query, key, value = (
         x.contiguous().view(torch.int16).numpy().view(numpy_dtype(dtype)) for x in (result, *inputs)
     )
-    return compare(out, query, key, value, w)
+    return compare(out, query, key, value, replace(w, dtype=dtype))
 
 
 def _geometric_mean(rows: list[dict[str, Any]]) -> float:
@@ -117,10 +138,10 @@ def _print(rows: list[dict[str, Any]], means: dict[str, float]) -> None:
             f"{row['float32']['median']:.2f}", f"{row['max_error']:.1e}",
             f"{row['torch_max_error']:.1e}",
         )  # fmt: skip
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    console.print(table)
+    out = console()
+    out.print(table)
     for dtype, mean in means.items():
-        console.print(f"{dtype}: torch / ours, geometric mean {mean:.2f}", highlight=False)
+        out.print(f"{dtype}: torch / ours, geometric mean {mean:.2f}", highlight=False)
 
 
 if __name__ == "__main__":

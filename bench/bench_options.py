@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
 from rich.table import Table
 
 import tvm_attention as ta
-from bench import machine
+from bench import machine, results
+from bench.command import PROGRAM, THREADS
+from tvm_attention.commands.arguments import OneLineParser, positive
+from tvm_attention.commands.bar import stepped
+from tvm_attention.commands.ending import ended
+from tvm_attention.commands.output import console
 from tvm_attention.interleaved import Contender, interleave
 
 LENGTHS = [512, 100, 37, 300, 256, 1, 129, 411]  # of packed sequences
@@ -30,25 +33,37 @@ Case = tuple[str, str, Call, Call, "Call | None"]
 """Its name, what it is compared with, the case, that, and torch's for the case."""
 
 
-def main() -> int:
-    """Measure, print and, if asked to, write the results; always 0."""
-    parser = argparse.ArgumentParser(prog="bench_options", description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=1.5, help="of each case")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and, if asked to, write the results; 2 for a file that cannot be written."""
+    options = _parser().parse_args(arguments)
+    return ended(lambda: _perform(options), PROGRAM)
+
+
+def _perform(options: argparse.Namespace) -> int:
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    rows = [_measure(*case, options.seconds) for case in _cases()]
-    _print(rows)
     if options.json:
-        result = {
-            "machine": machine.machine(), "packages": machine.packages(),
-            "library": machine.library(), "threads": options.threads,
-            "date": datetime.date.today().isoformat(), "cases": rows,
-        }  # fmt: skip
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        results.require_writable(options.json)
+    rows = [_measure(*case, options.seconds) for case in stepped(_cases(), lambda c: c[0])]
+    try:
+        _print(rows)
+    finally:
+        if options.json:
+            result = {
+                "machine": machine.machine(), "packages": machine.packages(),
+                "library": machine.library(), "threads": options.threads,
+                "date": datetime.date.today().isoformat(), "cases": rows,
+            }  # fmt: skip
+            results.write(result, options.json)
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(prog="bench_options", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--threads", type=THREADS, default=2)
+    parser.add_argument("--seconds", type=positive, default=1.5, help="of each case")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
+    return parser
 
 
 def _cases() -> list[Case]:
@@ -186,7 +201,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
             row["case"], f"{row['seconds']['median'] * 1e3:.3g}", row["compared with"],
             f"{row['ratio']['median']:.2f}", against,
         )  # fmt: skip
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    console().print(table)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,8 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-
-from rich.console import Console
 
 import tvm_attention
 from bench import machine, results
@@ -21,45 +18,41 @@ from bench.results import Result, WorkloadResult
 from bench.roofline import Roofline
 from tvm_attention import environment
 from tvm_attention.commands.arguments import OneLineParser, positive, whole_number
-from tvm_attention.commands.ending import BAD_ARGUMENTS, INTERRUPTED
-from tvm_attention.errors import AttentionError, InvalidValueError
+from tvm_attention.commands.bar import stepped
+from tvm_attention.commands.ending import ended
+from tvm_attention.commands.output import console
+from tvm_attention.errors import InvalidValueError
 from tvm_attention.memory_needed import require_memory
 from tvm_attention.suites import SUITES, suite
 from tvm_attention.threads import launcher
 from tvm_attention.workload import AttentionWorkload
 
 THREADS = whole_number(1, environment.MAX_THREADS)
-TABLE_WIDTH = 120  # where the output is not a terminal
+PROGRAM = "bench"  # begins what is said on stderr
 
 MeasureOne = Callable[[str, AttentionWorkload], WorkloadResult]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark; the exit status is 1 when a result of ours was wrong, 2 for bad input or a
-    file that cannot be written (one line on stderr), 130 after Ctrl-C."""
+    file that cannot be written (one line on stderr), 130 after Ctrl-C, 141 for a closed pipe."""
     options = _parser().parse_args(arguments)
-    # Progress goes to stderr, the table to stdout, so that the latter can be kept.
-    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
+    return ended(lambda: _perform(options), PROGRAM)
+
+
+def _perform(options: argparse.Namespace) -> int:
+    if options.json:
+        results.require_writable(options.json)
+    result = run(options)
     try:
-        if options.json:
-            results.require_writable(options.json)
-        result = run(options, Console(stderr=True))
-        print_report(result, console)  # first: it is there even if the disk is full meanwhile
-        if options.json:
+        print_report(result, console())  # first: it is there even if the disk is full meanwhile
+    finally:
+        if options.json:  # even if nobody reads the table any more
             results.write(result, options.json)
-    except AttentionError as error:
-        return _stopped(str(error), BAD_ARGUMENTS)
-    except KeyboardInterrupt:
-        return _stopped("interrupted", INTERRUPTED)
     return 1 if results.wrong_results(result["workloads"]) else 0
 
 
-def _stopped(reason: str, status: int) -> int:
-    print(f"bench: {' '.join(reason.split())}", file=sys.stderr)
-    return status
-
-
-def run(options: argparse.Namespace, progress: Console) -> Result:
+def run(options: argparse.Namespace) -> Result:
     """Measures what the options ask for. Raises InvalidValueError for a peer or name not known."""
     workloads = chosen_workloads(options.suite, options.only)
     for workload in workloads.values():
@@ -69,10 +62,8 @@ def run(options: argparse.Namespace, progress: Console) -> Result:
         raise InvalidValueError(f"--mixed needs torch, got {absent[TORCH]}")
     _set_threads(options.threads, with_torch=TORCH in names)
     measure_one = _mixed(options) if options.mixed else _alone(options, names)
-    measured = []
-    for index, (name, workload) in enumerate(workloads.items(), 1):
-        progress.print(f"{index}/{len(workloads)} {name}", highlight=False)
-        measured.append(measure_one(name, workload))
+    todo = list(workloads.items())
+    measured = [measure_one(*one) for one in stepped(todo, lambda o: o[0])]
     return Result(
         schema=results.SCHEMA,
         mode="mixed" if options.mixed else "attention",

@@ -10,12 +10,12 @@ from bench.peers.contract import Peer, Prepared
 from bench.problem import Problem
 from bench.results import OURS, Ceilings, Measured, Spread, WorkloadResult
 from bench.roofline import FMA_PEAK, READ_PEAK, Ceiling, Roofline
-from bench.work import flops, kv_bytes
 from tvm_attention import accuracy
 from tvm_attention.accuracy import Accuracy
 from tvm_attention.errors import UnsupportedError
 from tvm_attention.interleaved import Quartiles, Rounds, interleave
 from tvm_attention.suites import shape_text
+from tvm_attention.work import flops, kv_bytes
 from tvm_attention.workload import AttentionWorkload
 
 # Peers promise no bound; beyond this many roundings of the values' range it is another answer.

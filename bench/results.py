@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict, cast
@@ -119,7 +119,7 @@ def require_writable(path: Path) -> None:
             path.unlink()
 
 
-def write(result: Result, path: Path) -> None:
+def write(result: Mapping[str, Any], path: Path) -> None:
     """As JSON. A NaN or infinity is an error (ValueError), so is a file that cannot be written
     (InvalidValueError)."""
     text = json.dumps(result, indent=1, allow_nan=False)

@@ -99,7 +99,6 @@ def _modified(sch: Schedule, lanes: int, strip: Any, row: Any, column: Any) -> N
     annotate(sch, vector, {"query_vectors": 1})
     sch.vectorize(lane)
     for name in present(sch, ("MT",)):
-        sch.set_scope(sch.get_sblock(name), 0, "local")
         sch.compute_at(sch.get_sblock(name), strip, preserve_unit_loops=True)
         transposition(sch, name, min(lanes, TILE_ROWS), lanes, query_axis=1)
     products = sch.get_sblock("ST")

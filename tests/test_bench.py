@@ -1,3 +1,4 @@
+import importlib
 import io
 import json
 import math
@@ -15,10 +16,11 @@ from bench.problem import Problem, aligned, heads_of_rows, rows_of_heads
 from bench.report import markdown, print_report
 from bench.results import OURS, Result, WorkloadResult
 from bench.roofline import FMA_PEAK, READ_PEAK, Ceiling
-from bench.work import kv_bytes
 from tvm_attention import accuracy, reference
+from tvm_attention.commands import ending
 from tvm_attention.errors import InvalidValueError, UnsupportedError
 from tvm_attention.interleaved import Contender
+from tvm_attention.work import kv_bytes
 from tvm_attention.workload import AttentionWorkload
 
 TINY = AttentionWorkload(head_dim=8, query_heads=2, query_length=20, key_length=24)
@@ -313,6 +315,21 @@ def test_usage_errors_take_one_line(capsys, arguments, reason):
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["bench_options", "bench_low_precision"])
+def test_the_other_benchmarks_refuse_alike(monkeypatch, tmp_path, capsys, name):
+    pytest.importorskip("torch")
+    program = importlib.import_module(f"bench.{name}")
+    monkeypatch.setattr(program, "_measure", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(program.torch, "set_num_threads", lambda _: None)
+    assert program.main(["--json", str(tmp_path)]) == 2
+    assert "expected a file that can be written" in capsys.readouterr().err
+    for arguments in (["--seconds", "-1"], ["--threads", "0"]):
+        with pytest.raises(SystemExit) as stop:
+            program.main(arguments)
+        assert stop.value.code == 2
+        assert "expected a" in capsys.readouterr().err
+
+
 def test_a_file_that_cannot_be_written_costs_no_measurement(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(command, "run", lambda *_: pytest.fail("measured"))
     (tmp_path / "file").touch()
@@ -339,6 +356,28 @@ def test_the_table_is_there_even_if_the_disk_is_full_meanwhile(monkeypatch, tmp_
     captured = capsys.readouterr()
     assert "geometric mean 1.50" in captured.out
     assert captured.err == "bench: r.json: no space left\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (OSError(28, "No space left on device"), 2, "[Errno 28] No space left on device"),
+        (BrokenPipeError(32, "Broken pipe"), 141, "the output was closed before its end"),
+    ],
+)
+def test_the_file_is_there_even_if_nobody_reads_the_table(
+    monkeypatch, tmp_path, capsys, error, status, said
+):
+    def fails(*_):
+        raise error
+
+    path = tmp_path / "r.json"
+    monkeypatch.setattr(command, "run", lambda *_: _result([_workload("a", torch=1.5)]))
+    monkeypatch.setattr(command, "print_report", fails)
+    monkeypatch.setattr(ending, "give_up_output", lambda: None)  # it would take pytest's as well
+    assert command.main(["--json", str(path)]) == status
+    assert capsys.readouterr().err == f"bench: {said}\n"
+    assert results.read(path)["workloads"][0]["name"] == "a"
 
 
 def test_an_interrupt_takes_one_line(monkeypatch, capsys):

@@ -15,8 +15,8 @@ from tuning_records import log
 
 from tvm_attention import environment, runtime, threads
 from tvm_attention.__main__ import main
-from tvm_attention.commands import doctor, doctor_child
-from tvm_attention.commands.doctor import Finding
+from tvm_attention.commands import doctor, doctor_checks, doctor_child
+from tvm_attention.commands.doctor_checks import Check, Finding
 from tvm_attention.database import TuningLog, user_log_path
 from tvm_attention.errors import KernelBuildError
 
@@ -58,7 +58,7 @@ def test_everything_holds_here(capsys: pytest.CaptureFixture[str]) -> None:
 def _run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *findings: Finding
 ) -> tuple[int, str]:
-    monkeypatch.setattr(doctor, "examine", lambda: iter(findings))
+    monkeypatch.setattr(doctor, "examine", lambda advance: iter(findings))
     return main(["doctor"]), capsys.readouterr().out
 
 
@@ -75,7 +75,7 @@ def test_a_failure_says_what_to_do(
 
 def test_a_child_that_crashes_is_a_finding(fake_package: Any) -> None:
     fake_package("tvm", "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)")
-    found = doctor._in_child("log round trip", "log_round_trip", "advice")
+    found = doctor_checks._in_child("log_round_trip", "advice")("log round trip")
     assert found == Finding("log round trip", False, "the process died of SIGSEGV", "advice")
 
 
@@ -90,7 +90,7 @@ def test_a_child_that_crashes_is_a_finding(fake_package: Any) -> None:
 )
 def test_a_package_that_does_not_import(fake_package: Any, source: str, said: str) -> None:
     fake_package("xgboost", source)
-    found = doctor._in_child("xgboost", "xgboost", "advice")
+    found = doctor_checks._in_child("xgboost", "advice")("xgboost")
     assert not found.ok
     assert said in found.detail
     assert "\n" not in found.detail
@@ -98,17 +98,17 @@ def test_a_package_that_does_not_import(fake_package: Any, source: str, said: st
 
 def test_a_child_that_hangs(fake_package: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_package("xgboost", "import time\ntime.sleep(600)")
-    monkeypatch.setattr(doctor, "CHILD_SECONDS", 0.5)
-    found = doctor._in_child("xgboost", "xgboost", "advice")
+    monkeypatch.setattr(doctor_checks, "CHILD_SECONDS", 0.5)
+    found = doctor_checks._in_child("xgboost", "advice")("xgboost")
     assert (found.ok, found.detail) == (False, "not done after 0.5 s")
 
 
 def _found(name: str, monkeypatch: pytest.MonkeyPatch) -> Finding:
-    def no_child(name: str, check: str, advice: str) -> Finding:
-        return Finding(name, True, "not looked at", "")
+    def no_child(check: str, advice: str) -> Check:
+        return lambda name: Finding(name, True, "not looked at", "")
 
-    monkeypatch.setattr(doctor, "_in_child", no_child)
-    return next(f for f in doctor.examine() if f.name == name)
+    monkeypatch.setattr(doctor_checks, "_in_child", no_child)
+    return next(f for f in doctor_checks.examine() if f.name == name)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_user_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_no_shipped_logs_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     for none in ((), (log(),)):
-        monkeypatch.setattr(doctor, "shipped_logs", lambda found=none: found)
+        monkeypatch.setattr(doctor_checks, "shipped_logs", lambda found=none: found)
         found = _found("shipped logs", monkeypatch)
         assert not found.ok
         assert "got none" in found.detail
@@ -213,7 +213,7 @@ def test_no_xgboost_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_shipped_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = TuningLog("shipped zen4/a.jsonl", False, (), "shipped zen4/a.jsonl: line 3: bad")
-    monkeypatch.setattr(doctor, "shipped_logs", lambda: (log(), damaged))
+    monkeypatch.setattr(doctor_checks, "shipped_logs", lambda: (log(), damaged))
     found = _found("shipped logs", monkeypatch)
     assert (found.ok, found.detail) == (False, damaged.refusal)
 

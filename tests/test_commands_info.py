@@ -11,6 +11,7 @@ from command_logs import damage, legal_record, write_user_log
 
 from tvm_attention import environment, threads
 from tvm_attention.__main__ import main
+from tvm_attention.commands import info
 from tvm_attention.database import user_log_path
 from tvm_attention.errors import KernelBuildError
 from tvm_attention.target import detect_target
@@ -77,6 +78,16 @@ def test_kernels_that_cannot_run_are_said_so(
     assert "no compiler library" in found["threads"]["pool"]
     assert main(["info"]) == 0
     assert "doctor" in capsys.readouterr().out
+
+
+def test_the_smaller_edition_of_xgboost_counts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    versions = {"xgboost-cpu": "3.1.0"}
+    monkeypatch.setattr(info, "installed", versions.get)
+    assert _json(capsys)["versions"]["xgboost"] == "3.1.0"
+    versions.clear()
+    assert _json(capsys)["versions"]["xgboost"] is None
 
 
 @pytest.mark.parametrize("variable", [environment.CACHE_LIMIT_MB, environment.NUM_THREADS])

@@ -209,3 +209,28 @@ def test_prune_of_no_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["logs", "prune", "--log", str(tmp_path / "none.jsonl")]) == 2
     assert "none.jsonl" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_changes_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, stale = legal_record("zen4"), legal_record("zen4", expression="f" * 16)
+    source = tmp_path / "source.jsonl"
+    write_log(source, [good, stale])
+    into = user_log_path("zen4")
+    assert main(["logs", "merge", str(source), "--into", str(into), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == {"log": str(into), "target": "zen4", "records": 2, "new": 2}
+    damaged = user_log_path("zen5", "bad")
+    damage(damaged)
+    assert main(["logs", "prune", "--json"]) == 1
+    captured = capsys.readouterr()
+    said = json.loads(captured.out)
+    assert said["ok"] is False
+    logs = {log["log"]: log for log in said["logs"]}
+    assert logs.keys() == {str(into), str(damaged)}
+    (dropped,) = logs[str(into)]["dropped"]
+    assert dropped["record"] == stale.to_dict()
+    assert dropped["reason"]
+    assert logs[str(into)]["error"] is None
+    assert str(damaged) in logs[str(damaged)]["error"]
+    assert main(["logs", "prune", "--target", "zen3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"ok": True, "logs": []}

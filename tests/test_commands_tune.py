@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from tvm_attention.__main__ import main
 from tvm_attention.commands import tune as command
-from tvm_attention.commands.tune_progress import LivePicture, PlainLines, view
+from tvm_attention.commands.tune_progress import FinishedLines, LivePicture, view
 from tvm_attention.database import user_log_path
 from tvm_attention.schedules import Candidate
 from tvm_attention.suites import suite
@@ -126,20 +127,44 @@ def test_all_arguments(stand_in: StandIn) -> None:
     }
 
 
-def test_plain_lines_and_table(stand_in: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_workloads_and_table(
+    stand_in: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["tune", "--workload", TEXT]) == 0
     captured = capsys.readouterr()
     lines = [line for line in captured.out.splitlines() if line.startswith("1/1 ")]
-    assert [line.split(": ")[1] for line in lines] == ["build", "search", "confirm", "done"]
-    assert "trial 1 of 8, best so far 1.25 ms, default 2 ms" in lines[1]
-    assert "time left at most 1 min 10 s" in lines[1]
-    assert "time left" not in lines[3]
+    assert [line.split(": ")[1] for line in lines] == ["done"]  # no progress where no terminal is
+    assert "trial 8 of 8, best so far 1.25 ms, default 2 ms" in lines[0]
+    assert "time left" not in lines[0]
     for expected in ("1x2x128x128x64", "row_block", "yes", "1.60 times"):
         assert expected in captured.out
     assert "1 record written to folder/tuned.jsonl" in captured.out
     assert captured.err.startswith("note: kernels are not chosen from folder/tuned.jsonl; ")
     assert captured.err.count("\n") == 1
     assert "\x1b" not in captured.out
+
+
+def test_json(stand_in: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "--workload", TEXT, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    said = json.loads(captured.out)
+    assert said["log"] == "folder/tuned.jsonl"
+    assert said["records"] == [legal_record().to_dict()]
+    (outcome,) = said["outcomes"]
+    assert outcome["workload"] == WORKLOAD.to_dict()
+    assert (outcome["tuned"], outcome["default"], outcome["kept"]) == (1.25e-3, 2e-3, True)
+    assert outcome["decisions"] == {"query_block": 32}
+    assert (said["interrupted"], said["not_reached"]) == (False, 0)
+    stand_in.result |= {
+        "interrupted": True,
+        "outcomes": (_outcome(best=None, tuned=None, default=None),),
+        "records": (),
+    }
+    assert main(["tune", "--workload", TEXT, "--json"]) == 130
+    said = json.loads(capsys.readouterr().out)
+    assert (said["interrupted"], said["records"]) == (True, [])
+    assert said["outcomes"][0]["variant"] is None
 
 
 def test_records_that_are_served_need_no_note(
@@ -187,15 +212,15 @@ def test_interrupted(stand_in: StandIn, inside: bool, capsys: pytest.CaptureFixt
     assert again == ["tvm-attention", *arguments]  # what is afresh is not begun once more
 
 
-def test_lines_once_a_phase_and_workload() -> None:
+def test_a_line_once_a_workload() -> None:
     out = io.StringIO()
-    lines = PlainLines(Console(file=out, width=200), {WORKLOAD: "bert"})
+    lines = FinishedLines(Console(file=out, width=200), {WORKLOAD: "bert"})
     for index in (0, 1):
-        for phase in ("search", "search", "skipped"):
+        for phase in ("search", "skipped", "skipped"):
             lines(_progress(index=index, count=2, phase=phase))
     said = [line.split(": ")[:2] for line in out.getvalue().splitlines()]
     shape = "bert 1x2x128x128x64"
-    assert said == [[f"{n}/2 {shape}", p] for n in (1, 2) for p in ("search", "skipped")]
+    assert said == [[f"{n}/2 {shape}", "skipped"] for n in (1, 2)]
 
 
 def _picture(picture: LivePicture) -> str:

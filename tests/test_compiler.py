@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -97,8 +98,9 @@ def test_decoding_kernels_differ_by_the_rows_they_fold() -> None:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(environment.CACHE_DIR, str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    folder = tmp_path / "Ordner mit Leerzeichen, ä und 中"
+    monkeypatch.setenv(environment.CACHE_DIR, str(folder))
+    return folder
 
 
 @pytest.fixture
@@ -137,7 +139,7 @@ def test_a_kernel_is_built_once(cache: Path, builds: list[Candidate]) -> None:
     assert len(builds) == 1
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "other text", "no text", "of another module"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "no text", "other text", "of another module"])
 def test_a_damaged_file_is_built_again(cache: Path, builds: list[Candidate], damage: str) -> None:
     check(WORKLOAD)
     (file,) = cache.glob("*.ll")
@@ -146,9 +148,11 @@ def test_a_damaged_file_is_built_again(cache: Path, builds: list[Candidate], dam
         {
             "cut": good[: len(good) // 2],
             "empty": b"",
-            "other text": b"Not found\n",
             "no text": b"\xff\x00" * 100,
-            "of another module": b"define i32 @other() {\n  ret i32 0\n}\n",
+            "other text": kernel_cache._sealed("Not found\n").encode(),
+            "of another module": kernel_cache._sealed(
+                "define i32 @other() {\n  ret i32 0\n}\n"
+            ).encode(),
         }[damage]
     )
     check(WORKLOAD)
@@ -156,6 +160,29 @@ def test_a_damaged_file_is_built_again(cache: Path, builds: list[Candidate], dam
     assert len(file.read_bytes()) == pytest.approx(len(good), rel=0.01)  # names in it differ
     check(WORKLOAD)
     assert len(builds) == 2
+
+
+def test_a_load_that_fails_for_want_of_room_leaves_the_file(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(WORKLOAD)
+    (file,) = cache.glob("*.ll")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(kernel_cache.tempfile, "mkdtemp", full)
+        with pytest.raises(KernelBuildError, match="TMPDIR"):
+            load_kernel(WORKLOAD, detect_target(), default(WORKLOAD))
+    assert kernel_cache.read(file.stem) is not None
+
+
+def test_a_cache_deleted_while_in_use(cache: Path, builds: list[Candidate]) -> None:
+    for number in (1, 2):
+        check(WORKLOAD)
+        assert len(builds) == number
+        shutil.rmtree(cache)
 
 
 def test_without_a_cache_a_kernel_is_built_every_time(
@@ -210,7 +237,7 @@ def test_several_processes_build_and_load_at_once(cache: Path) -> None:
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=run) for _ in range(3)]
+    threads = [threading.Thread(target=run) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,4 +1,5 @@
 import io
+import json
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ from rich.console import Console
 
 import tvm_attention
 from tvm_attention import demo, reference
+from tvm_attention.__main__ import main
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.schedules import Candidate
@@ -54,8 +56,8 @@ def stand_in(monkeypatch):
 
 def _run(workloads=None, seconds=0.02):
     out = io.StringIO()
-    status = demo.run(Console(file=out, width=100), workloads or TINY, seconds)
-    return status, out.getvalue()
+    findings = demo.run(Console(file=out, width=100), workloads or TINY, seconds)
+    return int(bool(findings.wrong)), out.getvalue()
 
 
 def test_everything_right_is_status_zero_and_shown(stand_in):
@@ -90,6 +92,31 @@ def test_a_wrong_worked_example_is_status_one(stand_in, error):
     assert "wrong: the worked example" in text
 
 
+@pytest.mark.parametrize("error", [0.0, 1e-4, math.nan])
+def test_json(stand_in, monkeypatch, capsys, error):
+    stand_in(kernel_error=error)
+    monkeypatch.setattr(demo.run, "__defaults__", (None, None, 0.02, lambda _: None))
+    text = "head_dim=8,query_heads=2,query_length=20,key_length=24"
+    assert main(["demo", "--json", "--workload", text]) == bool(error)
+    captured = capsys.readouterr()
+    said = json.loads(captured.out)
+    assert captured.err == ""
+    assert said["ok"] is not bool(error)
+    (outcome,) = said["workloads"]
+    assert said["wrong"] == ([outcome["name"]] if error else [])
+    assert outcome["workload"] == TINY["plain"].to_dict()
+    assert (outcome["max_error"] is None) == math.isnan(error)
+    assert outcome["seconds"]["tvm_attention"]["median"] > 0
+    assert outcome["ratios"]["NumPy"]["median"] > 0
+
+
+def test_each_workload_is_announced_as_it_begins(stand_in):
+    stand_in()
+    begun = []
+    demo.run(Console(file=io.StringIO()), TINY, 0.02, begun.append)
+    assert begun == list(TINY)
+
+
 def test_who_is_left_out_is_named_with_the_reason(stand_in, monkeypatch):
     stand_in()
     monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None)
@@ -111,7 +138,7 @@ def test_no_name_is_cut_on_a_narrow_terminal(stand_in):
     stand_in()
     out = io.StringIO()
     name = "a-workload-of-a-very-long-name-indeed"
-    assert demo.run(Console(file=out, width=60), {name: TINY["plain"]}, 0.02) == 0
+    assert not demo.run(Console(file=out, width=60), {name: TINY["plain"]}, 0.02).wrong
     table = out.getvalue()[out.getvalue().index("max error") :]
     assert "…" not in table
     cells = [line.split("│")[1].strip() for line in table.splitlines() if line.startswith("│")]

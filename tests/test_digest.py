@@ -66,13 +66,13 @@ def lowered_text() -> str:
                     continue
                 assert space.refusal(candidate) is None
                 func = x86.build(workload, MACHINE, candidate).mod["main"]
-                texts.append(lower(func, workload).main.script())
+                texts.append(lower(func, workload).main.script(show_meta=True))
     for options in MATRIX_OPTIONS:
         workload = AttentionWorkload(head_dim=64, **options)
         candidate = MATRIX.replace(overlapped=int("window" not in options))
         assert x86.design_space(workload, MATRIX_MACHINE).refusal(candidate) is None
         func = x86.build(workload, MATRIX_MACHINE, candidate).mod["main"]
-        texts.append(lower(func, workload).main.script())
+        texts.append(lower(func, workload).main.script(show_meta=True))
     return "\n".join(texts)
 
 

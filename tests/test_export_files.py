@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -36,6 +37,28 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     arguments = ["--workload", "head_dim=64", "--workload", options, "--targets", "native"]
     assert main(["export", *arguments, "-o", str(folder)]) == 0
     return folder
+
+
+@needs_compiler
+def test_json_says_what_was_written(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--workload", "head_dim=64", "--targets", "native", "-o", str(tmp_path / "x")]
+    assert main(["export", *arguments, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""  # no progress where no terminal is
+    (archive,) = json.loads(captured.out)["archives"]
+    folder = tmp_path / "x" / architecture()
+    assert archive["folder"] == str(folder)
+    assert archive["architecture"] == architecture()
+    assert archive["bytes"] == {
+        name: (folder / name).stat().st_size
+        for name in ("libtvm_attention.so", "libtvm_attention.a")
+    }
+    (kernel,) = archive["kernels"]
+    assert kernel["workload"] == PLAIN.to_dict()
+    assert kernel["target"] == detect_target().name
+    assert kernel["source"]
 
 
 @pytest.fixture
@@ -72,6 +95,34 @@ print("right")
         [sys.executable, "-I", "-c", program, *paths], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+
+
+PROGRAM = """
+#include <stdio.h>
+#include <stdlib.h>
+#include "tvm_attention.h"
+
+int main(void) {
+  size_t count = 12 * 384 * 64;
+  float *q = calloc(count, 4), *k = calloc(count, 4), *v = malloc(4 * count), *out = calloc(count, 4);
+  for (size_t i = 0; i < count; ++i) v[i] = 3.0f;
+%s
+  for (size_t i = 0; i < count; ++i)
+    if (!(out[i] > 2.9999f && out[i] < 3.0001f)) return 1;
+  return 0;
+}
+"""
+
+
+@needs_compiler
+def test_the_readme_s_c_is_a_program(exported: Path, tmp_path: Path) -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```c\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    (tmp_path / "program.c").write_text(PROGRAM % block)
+    library = exported / architecture() / "libtvm_attention.a"
+    options = ["-Wall", "-Werror", f"-I{exported}/include", str(library), "-pthread", "-lm"]
+    subprocess.run(["cc", "program.c", *options, "-o", "program"], cwd=tmp_path, check=True)
+    subprocess.run([tmp_path / "program"], check=True)
 
 
 @needs_compiler
@@ -112,7 +163,7 @@ def rewritten(place: Path, change: Callable[[dict[str, Any]], None]) -> None:
         ("library", "something", "expected a manifest of tvm_attention"),
         ("abi", 9, "expected ABI 1, got 9"),
         ("architecture", 5, "expected architecture to be a str, got 5"),
-        ("architecture", "riscv64", "got one for riscv64; export for a target of this machine"),
+        ("architecture", "riscv64", "got one for 'riscv64'; export for a target of this machine"),
         ("files", {}, "expected a shared library in the manifest, found none"),
         ("files", {"shared": {"name": "../x"}}, "expected a file of this folder"),
         ("files", {"shared": {"name": "gone.so"}}, "expected the library of the manifest"),
@@ -152,7 +203,7 @@ def test_a_library_of_another_architecture_is_refused(
         ArchiveError, match=f"expected an archive for {other}, it has {architecture()}"
     ):
         Archive.open(copy)
-    with pytest.raises(ArchiveError, match=f"got one for {architecture()}"):
+    with pytest.raises(ArchiveError, match=f"got one for '{architecture()}'"):
         Archive.open(copy / architecture())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -12,11 +13,11 @@ from typing import Any
 import pytest
 
 import tvm_attention
-from tvm_attention.__main__ import main
+from tvm_attention.__main__ import main, parser
 from tvm_attention.commands import explain
 from tvm_attention.errors import InvalidValueError, KernelBuildError, TuningLogWarning
 
-COMMANDS = ("info", "demo", "tune", "explain", "logs", "doctor")
+COMMANDS = ("info", "demo", "tune", "explain", "report", "export", "logs", "doctor", "completion")
 
 
 def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -40,6 +41,28 @@ def test_help_of_each_command(command: tuple[str, ...], capsys: pytest.CaptureFi
         main([*command, "--help"])
     assert stop.value.code == 0
     assert f"usage: tvm-attention {' '.join(command)}" in capsys.readouterr().out
+
+
+def _leaves(parser: Any, name: str = "") -> dict[str, Any]:
+    """All commands that do something, by their whole name."""
+    below = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    if not below:
+        return {name: parser}
+    (own,) = below
+    return {
+        key: leaf
+        for word, child in own.choices.items()
+        for key, leaf in _leaves(child, f"{name} {word}".strip()).items()
+    }
+
+
+def test_every_command_takes_json_and_documents_its_exit_statuses() -> None:
+    leaves = _leaves(parser())
+    assert {"logs verify", "tune", "report"} <= leaves.keys()
+    for name, leaf in leaves.items():
+        text = leaf.format_help()
+        assert "exit status:" in text, name
+        assert ("--json" in text) == (name != "completion"), name
 
 
 @pytest.mark.parametrize(
@@ -243,3 +266,16 @@ def test_argument_tree_imports_nothing_slow() -> None:
     )
     done = _python("-c", code)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_characters_that_the_output_cannot_hold(tmp_path: Path) -> None:
+    folder = tmp_path / "Ordner ä 中"
+    variables = {"PYTHONIOENCODING": "ascii", "TVM_ATTENTION_LOG_DIR": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-m", "tvm_attention", "info"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **variables},
+    )
+    assert done.returncode == 0, done.stderr
+    assert r"\xe4 \u4e2d" in done.stdout.replace("\n", "")

@@ -18,7 +18,7 @@ from test_functional_processes import in_threads
 from tvm_attention import Kernel, functional, load, plans, remembered, scaled_dot_product_attention
 from tvm_attention._tvm import load_tvm_libraries
 from tvm_attention.errors import KernelBuildError
-from tvm_attention.plans import planners
+from tvm_attention.plans import native, planners
 from tvm_attention.remembered import RememberedCalls
 from tvm_attention.workload import AttentionWorkload
 
@@ -225,3 +225,11 @@ def test_layouts_of_like_arrays_are_equal() -> None:
     assert len(set(layouts)) == len(given)
     assert [tuple(planner.layout(torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)))
             for x in given] == layouts  # fmt: skip
+
+
+def test_a_python_that_lacks_a_function_is_an_error_and_no_crash() -> None:
+    native._require_functions("declare ptr @PyErr_Clear()\ndeclare i32 @TVMFFIFunctionCall(ptr)\n")
+    with pytest.raises(KernelBuildError, match="no function PyObject_Vanished"):
+        native._require_functions(
+            "declare void @PyErr_Clear()\ndeclare ptr @PyObject_Vanished(ptr)\n"
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,10 @@ import pytest
 
 from tvm_attention import environment
 from tvm_attention.errors import TuningError
-from tvm_attention.schedules import Candidate
+from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.target import named_target
 from tvm_attention.tuning import journal as module
-from tvm_attention.tuning.journal import Journal, Trial, journal_directory
+from tvm_attention.tuning.journal import Journal, Trial, journal_directory, journal_lines
 from tvm_attention.workload import AttentionWorkload
 
 WORKLOAD = AttentionWorkload(head_dim=64)
@@ -50,6 +52,18 @@ def test_trials_come_back_as_they_were(folder: Path) -> None:
     journal.end("all trials used")
     assert Journal(WORKLOAD, TARGET, 2).again
     assert journal.read() == ([GOOD], "all trials used")
+
+
+def test_a_journal_says_what_it_is_of() -> None:
+    for start in (Journal.prepare, Journal.start_again, lambda j: j.add(GOOD)):
+        journal = Journal(WORKLOAD, TARGET, 2)
+        start(journal)
+        journal.add(GOOD)
+        (said,) = [x for x in map(json.loads, journal_lines(journal.path)) if "search" in x]
+        assert said["search"]["workload"] == WORKLOAD.to_dict()
+        assert said["search"]["threads"] == 2
+        assert said["search"]["target"] == TARGET.name
+        journal.path.unlink()
 
 
 def test_trials_after_an_end_take_it_back() -> None:
@@ -127,6 +141,14 @@ LINE = '{"decisions": {"query_block": 32}, "error": "", "seconds": 1e-3, "varian
         LINE.replace("1e-3", "NaN"),
         LINE.replace("1e-3", "-1.0"),
         LINE.replace("1e-3", "1e999"),
+        LINE.replace("1e-3", "1" + "0" * 400),
+        LINE.replace("1e-3", "9" * 5000),
+        LINE.replace('"row_block"', "[1]"),
+        LINE.replace('"row_block"', '"\\u001b[2J"'),
+        LINE.replace('"error": ""', '"error": ["x"]'),
+        "[" * 100_000,
+        '{"ended": ["x"]}',
+        '{"ended": "\\u001b[2J"}',
         LINE.replace('"error": "", ', ""),
         LINE.replace('{"query_block": 32}', "7"),
     ],
@@ -141,11 +163,41 @@ def test_a_damaged_line_costs_itself(bad: str) -> None:
     assert journal.read() == ([GOOD, FAILED], "all trials used")
 
 
-def test_a_journal_that_is_no_text_counts_as_empty() -> None:
+def test_a_line_that_is_no_text_costs_itself() -> None:
     journal = Journal(WORKLOAD, TARGET, 2)
     journal.add(GOOD)
     journal.path.write_bytes(b"\xff\xfe" + journal.path.read_bytes())
     assert journal.read() == ([], None)
+    journal.add(FAILED)
+    assert journal.read() == ([FAILED], None)
+
+
+def test_what_is_no_file_counts_as_empty(folder: Path) -> None:
+    journal = Journal(WORKLOAD, TARGET, 2)
+    journal.path.parent.mkdir(parents=True)
+    os.mkfifo(journal.path)  # nobody will ever write to it
+    assert journal.read() == ([], None)
+    assert not journal.again
+
+
+def test_a_reason_of_several_lines_is_kept_as_one() -> None:
+    journal = Journal(WORKLOAD, TARGET, 2)
+    journal.add(Trial(CANDIDATE, None, "wrong\n\x1b[2J" + "x" * 500))
+    (trial,), _ = journal.read()
+    assert trial.error.startswith("wrong  [2Jxx")
+    assert len(trial.error) == 128
+
+
+def test_trials_of_another_version_are_no_candidates_here() -> None:
+    """A variant or a decision that is not known is refused, and no error."""
+    schedules = schedules_for(TARGET)
+    space = schedules.design_space(WORKLOAD, schedules.machine_parameters(TARGET))
+    journal = Journal(WORKLOAD, TARGET, 2)
+    journal.add(Trial(Candidate.of("spiral", {"query_block": 32}), 1e-3))
+    journal.add(Trial(CANDIDATE.replace(score_rows=-1), 1e-3))
+    trials, _ = journal.read()
+    assert len(trials) == 2
+    assert all(space.refusal(trial.candidate) for trial in trials)
 
 
 def test_the_line_used_here_is_a_good_one() -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tvm_attention.kernel_source import KernelSource
     from tvm_attention.kv_cache import KVCache, PagedKVCache, paged_attention, quantise
     from tvm_attention.multi_head import MultiHeadAttention
+    from tvm_attention.plotting import plot_attention
     from tvm_attention.runtime import Explanation, explain, load
     from tvm_attention.target import HardwareTarget, detect_target
     from tvm_attention.tuning import TuningOutcome, TuningProgress, TuningResult, tune
@@ -57,6 +58,7 @@ __all__ = [
     "explain",
     "load",
     "paged_attention",
+    "plot_attention",
     "quantise",
     "scaled_dot_product_attention",
     "tune",
@@ -72,9 +74,11 @@ _MODULES = {
     "kernel_source": ("KernelSource",),
     "kv_cache": ("KVCache", "PagedKVCache", "paged_attention", "quantise"),
     "multi_head": ("MultiHeadAttention",),
+    "plotting": ("plot_attention",),
+    "onnx": (),  # modules to be asked for by their names
     "runtime": ("Explanation", "explain", "load"),
     "target": ("HardwareTarget", "detect_target"),
-    "torch": (),  # a module to be asked for by its name
+    "torch": (),
     "tuning": ("TuningOutcome", "TuningProgress", "TuningResult", "tune"),
     "varlen": ("attention_varlen",),
     "workload": ("AttentionWorkload",),

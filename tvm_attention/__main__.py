@@ -10,22 +10,27 @@ import sys
 from collections.abc import Sequence
 
 from tvm_attention.commands.ending import (
-    BAD_ARGUMENTS,
-    CLOSED_PIPE,
     EXIT_STATUSES,
-    INTERRUPTED,
-    error_text,
-    give_up_output,
-    stopped,
+    ended,
+    show_anything,
     warnings_in_one_line,
 )
-from tvm_attention.errors import AttentionError
 
 
 def parser() -> argparse.ArgumentParser:
     """The tree of all commands and their arguments."""
     import tvm_attention
-    from tvm_attention.commands import demo, doctor, explain, export, info, logs, tune
+    from tvm_attention.commands import (
+        completion,
+        demo,
+        doctor,
+        explain,
+        export,
+        info,
+        logs,
+        report,
+        tune,
+    )
     from tvm_attention.commands.arguments import OneLineParser
 
     tree = OneLineParser(
@@ -37,30 +42,15 @@ def parser() -> argparse.ArgumentParser:
     )
     tree.add_argument("--version", action="version", version=tvm_attention.__version__)
     commands = tree.add_subparsers(required=True, metavar="COMMAND", parser_class=OneLineParser)
-    for command in (info, demo, tune, explain, export, logs, doctor):
+    for command in (info, demo, tune, explain, report, export, logs, doctor, completion):
         command.add(commands)
     return tree
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Performs a command and returns its exit status. Bad arguments raise SystemExit(2)."""
-    try:
-        try:
-            return _perform(sys.argv[1:] if arguments is None else list(arguments))
-        finally:
-            sys.stdout.flush()  # here, where a full disk or a closed pipe is still reported
-    except AttentionError as error:
-        return stopped(error_text(error))
-    except KeyboardInterrupt:
-        return stopped("interrupted", INTERRUPTED)
-    except MemoryError as error:
-        return stopped(f"out of memory: {error_text(error)}")
-    except BrokenPipeError:
-        give_up_output()
-        return stopped("the output was closed before its end", CLOSED_PIPE)
-    except OSError as error:
-        give_up_output()
-        return stopped(error_text(error), BAD_ARGUMENTS)
+    show_anything()
+    return ended(lambda: _perform(sys.argv[1:] if arguments is None else list(arguments)))
 
 
 def _perform(arguments: list[str]) -> int:

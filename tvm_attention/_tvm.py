@@ -1,7 +1,7 @@
 """Importing TVM without its side effects on the caller's process.
 
 ``import tvm_ffi`` imports torch wherever torch is installed, which costs a caller who passes NumPy
-arrays about a second, and ``import tvm`` replaces ``sys.excepthook`` by one that ends the process's
+arrays about a second; ``import tvm`` replaces ``sys.excepthook`` by one that ends the process's
 multiprocessing children. Kernels take torch tensors just as well when torch is imported afterwards;
 only TVM's own helpers for torch (tvm_ffi.use_torch_stream, torch dtypes as arguments) then lack it.
 """
@@ -11,13 +11,16 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 _lock = threading.RLock()
+_MOST_SIGACTION = 1024  # bytes; it has 152 on x86-64 and ARM with glibc
 
 
 def import_tvm() -> ModuleType:
@@ -62,7 +65,37 @@ def _import_without_torch(name: str) -> ModuleType:
         hook = sys.excepthook
         sys.meta_path.insert(0, hider)
         try:
-            return importlib.import_module(name)
+            with signals_left_alone():
+                return importlib.import_module(name)
         finally:
             sys.meta_path.remove(hider)
             sys.excepthook = hook
+
+
+@contextmanager
+def signals_left_alone() -> Iterator[None]:
+    """Puts back what SIGSEGV and SIGINT led to before, of which Python's signal module knows a part.
+
+    tvm_ffi, when imported, takes SIGSEGV from faulthandler or a program's own handler. The solver that
+    TVM asks when it schedules puts the handler of SIGINT back without its flags; from then on Ctrl-C
+    would not end a read that waits.
+    """
+    before = {number: _action(number) for number in (signal.SIGSEGV, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            # Another handler of SIGINT is one that another thread has set meanwhile.
+            if number == signal.SIGSEGV or _handler(_action(number)) == _handler(action):
+                ctypes.CDLL(None).sigaction(number, action, None)
+
+
+def _action(number: int) -> ctypes.Array[ctypes.c_char]:
+    """The system's struct sigaction of a signal, as it is."""
+    found = ctypes.create_string_buffer(_MOST_SIGACTION)
+    ctypes.CDLL(None).sigaction(number, None, found)
+    return found
+
+
+def _handler(action: ctypes.Array[ctypes.c_char]) -> bytes:
+    return action.raw[: ctypes.sizeof(ctypes.c_void_p)]  # its first field

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from tvm_attention import kernel_cache, matrix_unit
-from tvm_attention._tvm import import_tvm, load_tvm_libraries
+from tvm_attention._tvm import import_tvm, load_tvm_libraries, signals_left_alone
 from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.errors import KernelBuildError
 from tvm_attention.schedules import Candidate, schedules_for
@@ -45,8 +45,8 @@ def load_kernel(
     if source is not None:
         try:
             return load_source(source)
-        except Exception:  # a damaged file: build it again
-            kernel_cache.remove(key)
+        except Exception:  # not what this TVM writes, or this process's own trouble: build it again
+            pass
     source = build_source(workload, target, candidate)
     kernel_cache.write(key, source)
     return load_source(source)
@@ -76,18 +76,20 @@ def build_module(workload: AttentionWorkload, target: HardwareTarget, candidate:
     from tvm_attention.lowering import lower
 
     schedules = schedules_for(target)
+    # Buffers were compacted before lowering narrowed the loops; again, they would be resized.
+    once = tvm.transform.PassContext(disabled_pass=["s_tir.CompactBufferAllocation"])
     try:
-        machine = schedules.machine_parameters(target)
-        schedule = schedules.build(workload, machine, candidate)
-        lowered = lower(schedule.mod["main"], workload, element_operand=machine.element_operand)
-        functions = {
-            "main": lowered.main,
-            "workspace": lowered.workspace,
-            "bind_launch": bind_function(),
-        }
-        # Buffers were compacted before lowering narrowed the loops; again, they would be resized.
-        with tvm.transform.PassContext(disabled_pass=["s_tir.CompactBufferAllocation"]):
-            return tvm.compile(tvm.IRModule(functions), tvm.target.Target(target.llvm()))
+        with signals_left_alone():
+            machine = schedules.machine_parameters(target)
+            schedule = schedules.build(workload, machine, candidate)
+            lowered = lower(schedule.mod["main"], workload, element_operand=machine.element_operand)
+            functions = {
+                "main": lowered.main,
+                "workspace": lowered.workspace,
+                "bind_launch": bind_function(),
+            }
+            with once:
+                return tvm.compile(tvm.IRModule(functions), tvm.target.Target(target.llvm()))
     except Exception as error:
         raise KernelBuildError(
             f"TVM could not build {candidate} for {target.name}: {error}; "

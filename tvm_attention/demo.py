@@ -7,7 +7,8 @@ time taken in turns with NumPy's and, where it is installed, torch's.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,13 +54,54 @@ class Outcome:
     rounds: Rounds
     left_out: Mapping[str, str]
 
+    def to_dict(self) -> dict[str, object]:
+        """Plain data: seconds of each contender, and its time over ours."""
+        found = self.accuracy
+        times = {n: self.rounds.time(n).to_dict() for n in self.rounds.seconds}
+        ratios = {n: self.rounds.ratio(n, OURS).to_dict() for n in self.rounds.seconds if n != OURS}
+        return {
+            "name": self.name,
+            "workload": self.workload.to_dict(),
+            "kernel": self.kernel,
+            "ok": found.holds,
+            # JSON has no NaN, which is what a kernel that wrote nothing is off by
+            "max_error": found.max_error if math.isfinite(found.max_error) else None,
+            "seconds": times,
+            "ratios": ratios,
+            "left_out": dict(self.left_out),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Whether the worked example came out right, and the outcome of each workload."""
+
+    example_holds: bool
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def wrong(self) -> list[str]:
+        """What did not hold, by name."""
+        wrong = [o.name for o in self.outcomes if not o.accuracy.holds]
+        return wrong if self.example_holds else ["the worked example", *wrong]
+
+    def to_dict(self) -> dict[str, object]:
+        """The same as plain data; times in seconds, ratios are a contender's time over ours."""
+        return {
+            "ok": not self.wrong,
+            "wrong": self.wrong,
+            "workloads": [outcome.to_dict() for outcome in self.outcomes],
+        }
+
 
 def run(
     console: Console | None = None,
     workloads: Mapping[str, AttentionWorkload] | None = None,
     seconds: float = SECONDS,
-) -> int:
-    """Runs the demo, by default on the demo suite; exit status 0 only if every check held.
+    advance: Callable[[str], None] = lambda _: None,
+) -> Findings:
+    """Runs the demo, by default on the demo suite, prints on the console what it finds as it does, and
+    tells ``advance`` of each workload as it begins.
 
     Raises InvalidValueError for a workload larger than memory.
     """
@@ -74,20 +116,23 @@ def run(
     example_holds = _worked_example(console)
     outcomes = []
     for name, workload in workloads.items():
-        with console.status(f"{name}: compiling, checking, timing"):
-            outcomes.append(measure(name, workload, seconds))
+        advance(name)
+        outcomes.append(measure(name, workload, seconds))
         console.print(f"{name}: {outcomes[-1].kernel}", highlight=False, markup=False)
+    findings = Findings(example_holds, tuple(outcomes))
+    _show(console, findings)
+    return findings
+
+
+def _show(console: Console, findings: Findings) -> None:
     console.print("`tvm-attention explain` shows every record considered.", highlight=False)
-    console.print(_table(outcomes))
-    wrong = [o.name for o in outcomes if not o.accuracy.holds]
-    for outcome in outcomes:
+    console.print(_table(findings.outcomes))
+    for outcome in findings.outcomes:
         for name, reason in outcome.left_out.items():
             console.print(f"{outcome.name}: without {name}, {reason}", highlight=False)
-    holds = example_holds and not wrong
-    failed = [*wrong] if example_holds else ["the worked example", *wrong]
-    verdict = "[green]every check held" if holds else f"[red]wrong: {', '.join(failed)}"
+    wrong = ", ".join(findings.wrong)
+    verdict = f"[red]wrong: {wrong}" if wrong else "[green]every check held"
     console.print(verdict, highlight=False)
-    return 0 if holds else 1
 
 
 def measure(name: str, workload: AttentionWorkload, seconds: float) -> Outcome:
@@ -158,7 +203,7 @@ def _hardware() -> str:
     )
 
 
-def _table(outcomes: list[Outcome]) -> Table:
+def _table(outcomes: Sequence[Outcome]) -> Table:
     table = Table(
         title="Attention, float32",
         caption="others: their time over ours, median of rounds (interquartile range)",

@@ -1,22 +1,25 @@
-"""Built kernels on disk: written atomically, shared by processes, bounded in size."""
+"""Built kernels on disk: written atomically, checked when read, shared by processes, bounded in size."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from tvm_attention import environment
+from tvm_attention.errors import KernelBuildError
 
 _SUFFIX = ".ll"
 _UNFINISHED = "write-"  # begins the name of a file that is being written
 _ABANDONED = 3600.0  # seconds after which its writer must have died
+_SEAL = "\n; digest "  # begins a file's last line: a comment in LLVM IR
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,8 @@ class CacheUse:
 
 
 def read(key: str) -> str | None:
-    """The stored source of a key, or None. Marks it as used.
+    """The stored source of a key, or None, also for a file that is not what was written. Marks it as
+    used.
 
     Raises InvalidValueError for a bad TVM_ATTENTION_CACHE_LIMIT_MB: here, and not first when the
     kernel that is built for want of a stored one is to be kept.
@@ -38,8 +42,11 @@ def read(key: str) -> str | None:
     environment.cache_limit()
     path = _path(key)
     try:
-        source = path.read_text(encoding="utf-8")
+        sealed = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
+        return None
+    source = sealed.rpartition(_SEAL)[0]
+    if sealed != _sealed(source):  # a changed constant would load, and compute something else
         return None
     with suppress(OSError):  # one that may only be read serves as well
         os.utime(path)
@@ -58,19 +65,13 @@ def write(key: str, source: str) -> None:
         handle, temporary = tempfile.mkstemp(dir=directory, prefix=_UNFINISHED)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(source)
+                file.write(_sealed(source))
             os.replace(temporary, _path(key))
         except BaseException:
             with suppress(OSError):
                 os.unlink(temporary)
             raise
         _make_room(directory)
-
-
-def remove(key: str) -> None:
-    """Forget a key."""
-    with suppress(OSError):
-        _path(key).unlink()
 
 
 def clear() -> int:
@@ -91,11 +92,27 @@ def use() -> CacheUse:
 
 @contextmanager
 def readable_file(source: str) -> Iterator[Path]:
-    """A file of one's own with the source in it: another process may prune the cache meanwhile."""
-    with tempfile.TemporaryDirectory(prefix="tvm_attention") as directory:
-        path = Path(directory, "kernel.ll")
-        path.write_text(source, encoding="utf-8")
+    """A file of one's own with the source in it: another process may prune the cache meanwhile.
+
+    Raises KernelBuildError where no temporary file can be written.
+    """
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tvm_attention"))
+            path = Path(folder, "kernel.ll")
+            path.write_text(source, encoding="utf-8")
+        except OSError as error:
+            raise KernelBuildError(
+                f"a kernel could not be loaded: it takes a temporary file of {len(source) >> 10} KiB: "
+                f"{error}; make room, or set TMPDIR to a folder that can be written"
+            ) from error
         yield path
+
+
+def _sealed(source: str) -> str:
+    """What a file holds: the source, and a digest of it as the last line."""
+    digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
+    return f"{source}{_SEAL}{digest}\n"
 
 
 def _path(key: str) -> Path:

@@ -20,7 +20,7 @@ from tvm_attention.database import (
     warn_of_refusals,
 )
 from tvm_attention.digest import CUDA_EXPRESSION_DIGEST, EXPRESSION_DIGEST
-from tvm_attention.errors import InvalidTypeError
+from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
 from tvm_attention.kernel import Kernel
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.operands import check_threads
@@ -149,6 +149,14 @@ def select(workload: AttentionWorkload, target: HardwareTarget) -> KernelSource:
         _, narrower = _machine(target if isa == target.isa else cut_down(target, isa))
         return narrower, schedules.design_space(workload, narrower)
 
+    @cache
+    def has_matrix_unit(name: str) -> bool:
+        try:
+            unit: bool = _machine(named_target(name))[1].matrix_unit
+        except (InvalidValueError, UnsupportedError):  # a name of another version, or made up
+            return False
+        return unit
+
     def legal(record: TuningRecord) -> str | None:
         candidate = Candidate.of(record.variant, record.decisions)
         if target.kind == "cuda":  # a kernel is built for the GPU itself, whose limits may be lower
@@ -157,7 +165,7 @@ def select(workload: AttentionWorkload, target: HardwareTarget) -> KernelSource:
         built_for, space = level(record.hardware["isa"])
         if built_for.lanes < machine.lanes:  # slower than the default schedule of wider ones
             return f"its vectors have {built_for.lanes} lanes, the default schedule's here {machine.lanes}"
-        if default.variant == "matrix" and not _machine(named_target(record.target))[1].matrix_unit:
+        if default.variant == "matrix" and not has_matrix_unit(record.target):
             return "it was found without a matrix unit, which the default schedule here uses"
         return space.refusal(candidate)
 

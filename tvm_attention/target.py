@@ -128,8 +128,13 @@ def detect_target(override: str | None = None) -> HardwareTarget:
     UnsupportedError for a processor below x86-64-v2 and aarch64.
     """
     host = _local_target(processor.usable_cpus())
-    name = override or environment.target_name()
-    return host if name is None else cut_down(host, name)
+    if override:
+        return cut_down(host, override)
+    name = environment.target_name()
+    try:
+        return host if name is None else cut_down(host, name)
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{environment.TARGET}: {error}") from None
 
 
 def named_target(name: str, cores: int = 1) -> HardwareTarget:

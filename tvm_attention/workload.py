@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 
@@ -88,7 +89,7 @@ class AttentionWorkload:
             _require_int(name, getattr(self, name), 1, 2**31 - 1)
         if self.dtype not in DTYPES:
             raise UnsupportedError(
-                f"dtype: expected one of {', '.join(DTYPES)}, got {self.dtype!r}"
+                f"dtype: expected one of {', '.join(DTYPES)}, got {reprlib.repr(self.dtype)}"
             )
         for name, known in (
             ("causal", (None, *CAUSAL_KINDS)),
@@ -97,12 +98,12 @@ class AttentionWorkload:
             ("output", OUTPUTS),
         ):
             if getattr(self, name) not in known:
-                raise InvalidValueError(
-                    f"{name}: expected {' or '.join(map(repr, known))}, got {getattr(self, name)!r}"
-                )
+                expected, got = " or ".join(map(repr, known)), reprlib.repr(getattr(self, name))
+                raise InvalidValueError(f"{name}: expected {expected}, got {got}")
         for name in ("mask_per_key", "mask_dense", "softcap", "alibi", "sinks", "ragged", "paged"):
             if not isinstance(getattr(self, name), bool):
-                raise InvalidTypeError(f"{name}: expected a bool, got {getattr(self, name)!r}")
+                got = reprlib.repr(getattr(self, name))
+                raise InvalidTypeError(f"{name}: expected a bool, got {got}")
         for name in ("mask_per_key", "mask_dense"):
             if getattr(self, name) and self.mask is None:
                 raise InvalidValueError(f"{name}: expected False without a mask, got True")
@@ -171,7 +172,7 @@ class AttentionWorkload:
         unknown = sorted(set(values) - known)
         if unknown:
             raise InvalidValueError(
-                f"unknown workload field {', '.join(unknown)}; known: {', '.join(sorted(known))}"
+                f"unknown workload field {', '.join(map(_shown, unknown))}; known: {', '.join(sorted(known))}"
             )
         if "head_dim" not in values:
             raise InvalidValueError("a workload needs head_dim, for example head_dim=64")
@@ -191,6 +192,11 @@ _NEW_FIELDS = (
 _EXTENSIONS = {f.name: f.default for f in fields(AttentionWorkload) if f.name in _NEW_FIELDS}
 
 
+def _shown(name: object) -> str:
+    """A name as it is, one that is none so that a terminal can show it."""
+    return name if isinstance(name, str) and name.isidentifier() else reprlib.repr(name)
+
+
 def _require_int(name: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidTypeError(f"{name}: expected an int, got {type(value).__name__}")
@@ -202,7 +208,9 @@ def _check_window(window: object) -> None:
     if window is None:
         return
     if not isinstance(window, tuple) or len(window) != 2:
-        raise InvalidTypeError(f"window: expected (left, right) or None, got {window!r}")
+        raise InvalidTypeError(
+            f"window: expected (left, right) or None, got {reprlib.repr(window)}"
+        )
     for side in window:
         _require_int("window", side, UNBOUNDED, 2**30)
 

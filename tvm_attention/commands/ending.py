@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
-from tvm_attention.errors import TuningLogWarning
+from tvm_attention.errors import AttentionError, TuningLogWarning
 
 OK, FAILED, BAD_ARGUMENTS, INTERRUPTED, CLOSED_PIPE = 0, 1, 2, 130, 141
 
@@ -21,10 +22,37 @@ EXIT_STATUSES = """exit status:
   141  whoever read the output closed it before its end"""
 
 
-def stopped(reason: str, status: int = BAD_ARGUMENTS) -> int:
-    """Says what stopped a command; gives the exit status."""
+def show_anything() -> None:
+    """Has characters that the output's encoding lacks, in a path perhaps, written as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def ended(perform: Callable[[], int], program: str = "tvm-attention") -> int:
+    """Performs a command; gives its exit status, or that of what stopped it, which is said in one line."""
+    try:
+        try:
+            return perform()
+        finally:
+            sys.stdout.flush()  # here, where a full disk or a closed pipe is still reported
+    except AttentionError as error:
+        return _stopped(program, error_text(error))
+    except KeyboardInterrupt:
+        return _stopped(program, "interrupted", INTERRUPTED)
+    except MemoryError as error:
+        return _stopped(program, f"out of memory: {error_text(error)}")
+    except BrokenPipeError:
+        give_up_output()
+        return _stopped(program, "the output was closed before its end", CLOSED_PIPE)
+    except OSError as error:
+        give_up_output()
+        return _stopped(program, error_text(error))
+
+
+def _stopped(program: str, reason: str, status: int = BAD_ARGUMENTS) -> int:
     with suppress(OSError):  # stderr may be what cannot be written
-        print(f"tvm-attention: {reason}", file=sys.stderr)
+        print(f"{program}: {reason}", file=sys.stderr)
     return status
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tvm_attention.commands.arguments import Commands, add_command
+from tvm_attention.commands.arguments import Commands, add_command, add_json
+from tvm_attention.commands.bar import bar
 from tvm_attention.commands.ending import OK
-from tvm_attention.commands.output import console, counted, say, size_text
-from tvm_attention.cuda.export import FOLDER, export_cuda
-from tvm_attention.export.building import SHARED, STATIC, export
+from tvm_attention.commands.output import console, counted, print_json, say, size_text
+from tvm_attention.cuda.export import FOLDER, ExportedCode, export_cuda
+from tvm_attention.export.building import SHARED, STATIC, Exported, export
 from tvm_attention.export.toolchain import parsed_compilers
 from tvm_attention.suites import SUITES, suite
 from tvm_attention.workload import AttentionWorkload
@@ -47,6 +48,7 @@ def add(commands: Commands) -> None:
         default=[],
         help="the C compiler that links for x86_64 or aarch64, where it is not in its usual place",
     )
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -56,25 +58,56 @@ def run(options: argparse.Namespace) -> int:
     else:
         workloads = [AttentionWorkload.from_text(text) for text in options.workload]
     targets = [name for name in options.targets.split(",") if name.strip()]
-    out = console()
     compilers = parsed_compilers(options.compiler)
     gpus = [name for name in targets if name.strip().lower().startswith("cuda-")]
-    if gpus:
-        written = export_cuda(workloads, gpus, options.output, lambda line: say(out, line))
-        place = options.output / FOLDER
-        say(out, f"{place}: {counted(len(written), 'kernel')} for GPUs", style="bold")
-    targets = [name for name in targets if name not in gpus]
-    if gpus and not targets:
+    processors = [name for name in targets if name not in gpus]
+    archives: tuple[Exported, ...] = ()
+    device: tuple[ExportedCode, ...] = ()
+    with bar(len(workloads) * len(targets)) as advance:
+        if gpus:
+            device = export_cuda(workloads, gpus, options.output, progress=advance)
+        if processors or not gpus:
+            archives = export(
+                workloads, processors, options.output, compilers=compilers, progress=advance
+            )
+    place = options.output / FOLDER
+    if options.json:
+        described = [_to_dict(archive) for archive in archives]
+        kernels = [{"name": k.name, "target": k.target.name} for k in device]
+        gpu = {"folder": str(place), "kernels": kernels} if device else None
+        print_json({"archives": described} | ({"cuda": gpu} if gpu else {}))
         return OK
-    for done in export(
-        workloads,
-        targets,
-        options.output,
-        compilers=compilers,
-        progress=lambda line: say(out, line),
-    ):
-        sizes = ", ".join(
-            f"{name} {size_text((done.folder / name).stat().st_size)}" for name in (SHARED, STATIC)
-        )
-        say(out, f"{done.folder}: {counted(len(done.kernels), 'kernel')}; {sizes}", style="bold")
+    out = console()
+    for code in device:
+        say(out, f"{code.target.name}: {code.candidate}")
+    if device:
+        say(out, f"{place}: {counted(len(device), 'kernel')} for GPUs", style="bold")
+    for archive in archives:
+        for kernel in archive.kernels:
+            say(out, f"{kernel.target.name}: {kernel.source}")
+        sizes = ", ".join(f"{name} {size_text(size)}" for name, size in _sizes(archive).items())
+        count = counted(len(archive.kernels), "kernel")
+        say(out, f"{archive.folder}: {count}; {sizes}", style="bold")
     return OK
+
+
+def _sizes(archive: Exported) -> dict[str, int]:
+    return {name: (archive.folder / name).stat().st_size for name in (SHARED, STATIC)}
+
+
+def _to_dict(archive: Exported) -> dict[str, object]:
+    kernels = [
+        {
+            "name": kernel.name,
+            "target": kernel.target.name,
+            "workload": kernel.workload.to_dict(),
+            "source": str(kernel.source),
+        }
+        for kernel in archive.kernels
+    ]
+    return {
+        "architecture": archive.architecture,
+        "folder": str(archive.folder),
+        "bytes": _sizes(archive),
+        "kernels": kernels,
+    }

@@ -87,13 +87,18 @@ def look() -> Installation:
     pool, threads = _pool()
     return Installation(
         target=detect_target(),
-        versions={"Python": platform.python_version(), **{p: installed(p) for p in PACKAGES}},
+        versions={"Python": platform.python_version(), **{p: _version(p) for p in PACKAGES}},
         pool=pool,
         threads=threads,
         cache=kernel_cache.use(),
         user_logs=Logs.of(user_logs()),
         shipped_logs=Logs.of(shipped_logs()),
     )
+
+
+def _version(package: str) -> str | None:
+    """That of a package; xgboost may be there under the name of its smaller edition."""
+    return installed(package) or (installed("xgboost-cpu") if package == "xgboost" else None)
 
 
 def _pool() -> tuple[str, int | None]:

@@ -51,10 +51,12 @@ def add(commands: Commands) -> None:
     merge.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="log files")
     merge.add_argument("--into", type=Path, required=True, metavar="FILE", help="may be new")
     add_target(merge, "only records of this target")
+    add_json(merge)
     prune = add_command(own, "prune", "drop records that no longer serve", logs_change.run_prune)
     which = prune.add_mutually_exclusive_group()
     which.add_argument("--target", metavar="NAME", help="your logs of this target; default all")
     which.add_argument("--log", type=Path, metavar="FILE", help="this file instead of your logs")
+    add_json(prune)
 
 
 def _add_choice(parser: argparse.ArgumentParser, default: str) -> None:

@@ -8,10 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from tvm_attention import environment
 from tvm_attention.commands.arguments import canonical_target
 from tvm_attention.commands.ending import FAILED, OK
-from tvm_attention.commands.output import console, counted, say
+from tvm_attention.commands.output import console, counted, print_json, say
 from tvm_attention.database import (
     TuningRecord,
     merge_into_log,
@@ -34,8 +36,11 @@ def run_merge(options: argparse.Namespace) -> int:
     only = _only_target(records, present, options.into)
     merged = merge_into_log(options.into, records)
     new = sum(record not in present for record in merged)
-    count = counted(len(merged), "record")
-    say(console(), f"{options.into}: {count} of {only}, {new} of them new")
+    if options.json:
+        print_json({"log": str(options.into), "target": only, "records": len(merged), "new": new})
+    else:
+        count = counted(len(merged), "record")
+        say(console(), f"{options.into}: {count} of {only}, {new} of them new")
     say_unless_searched(options.into, only)
     return OK
 
@@ -70,20 +75,31 @@ def _only_target(
 def run_prune(options: argparse.Namespace) -> int:
     """Prunes logs; a damaged one is left as it is and makes the exit status 1."""
     out, status = console(), OK
+    pruned: list[dict[str, object]] = []
     paths = _paths(options.log, canonical_target(options.target))
-    if not paths:
+    if not paths and not options.json:
         say(out, "no logs")
     for path in paths:
         try:
             dropped = prune_log(path, EXPRESSION_DIGEST)
         except TuningLogError as error:
             print(f"tvm-attention logs prune: {error}", file=sys.stderr)
+            pruned.append({"log": str(path), "error": str(error), "dropped": []})
             status = FAILED
             continue
-        say(out, f"{path}: {counted(len(dropped), 'record')} dropped")
-        for record, reason in dropped:
-            say(out, f"  {record}: {reason}")
+        reasons = [{"record": r.to_dict(), "reason": reason} for r, reason in dropped]
+        pruned.append({"log": str(path), "error": None, "dropped": reasons})
+        if not options.json:
+            _say_dropped(out, path, dropped)
+    if options.json:
+        print_json({"ok": status == OK, "logs": pruned})
     return status
+
+
+def _say_dropped(out: Console, path: Path, dropped: Sequence[tuple[TuningRecord, str]]) -> None:
+    say(out, f"{path}: {counted(len(dropped), 'record')} dropped")
+    for record, reason in dropped:
+        say(out, f"  {record}: {reason}")
 
 
 def existing(path: Path) -> Path:

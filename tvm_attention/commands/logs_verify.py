@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
 
 from tvm_attention.commands.arguments import whole_number
+from tvm_attention.commands.bar import bar
 from tvm_attention.commands.ending import error_text
-from tvm_attention.commands.output import console, counted, say
+from tvm_attention.commands.output import counted, say
 from tvm_attention.database import TuningLog, TuningRecord, verify
 from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.errors import InvalidValueError, KernelBuildError
@@ -83,15 +83,11 @@ def build_all(
     try:
         current = [r for r in records if r.expression == EXPRESSION_DIGEST]
         futures = {id(r): pool.schedule(build, (r,), timeout=BUILD_SECONDS) for r in current}
-        out = console(stderr=True)
-        with Progress(console=out, transient=True, disable=not out.is_terminal) as progress:
-            bar = progress.add_task("building", total=len(current))
+        with bar(len(current)) as advance:
 
             def wait(record: TuningRecord) -> None:
-                try:
-                    _result(futures[id(record)])
-                finally:
-                    progress.advance(bar)
+                advance(str(record))
+                _result(futures[id(record)])
 
             results = verify(records, wait, EXPRESSION_DIGEST)
     finally:

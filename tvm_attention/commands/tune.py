@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from tvm_attention import environment
 from tvm_attention.commands.arguments import (
     Commands,
     add_command,
+    add_json,
     add_target,
     add_workloads,
     chosen_workloads,
@@ -23,11 +25,17 @@ from tvm_attention.commands.arguments import (
 )
 from tvm_attention.commands.ending import INTERRUPTED, OK
 from tvm_attention.commands.logs_change import say_unless_searched
-from tvm_attention.commands.output import console, counted, folding_table, say, seconds_text
-from tvm_attention.commands.tune_progress import view
+from tvm_attention.commands.output import (
+    console,
+    counted,
+    folding_table,
+    print_json,
+    say,
+    seconds_text,
+)
+from tvm_attention.commands.tune_progress import Names, Show, view
 from tvm_attention.suites import shape_text
 from tvm_attention.tuning import TuningOutcome, TuningResult, tune
-from tvm_attention.workload import AttentionWorkload
 
 _SUMMARY = "search for faster schedules on this machine and record those that beat the default"
 
@@ -62,6 +70,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--seed", type=whole_number(0, 2**31 - 1), default=0, metavar="N", help="of the search"
     )
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -69,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     names = {workload: name for name, workload in chosen_workloads(options).items()}
     out = console()
     try:
-        with view(out, names) as show:
+        with _view(options.json, out, names) as show:
             result = tune(
                 list(names),
                 options.target,
@@ -84,16 +93,49 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _say_how_to_resume(options.arguments)
         return INTERRUPTED
-    print_result(out, result, names)
+    if options.json:
+        print_json(to_dict(result, names))
+    else:
+        print_result(out, result, names)
     if result.interrupted:
         _say_how_to_resume(options.arguments)
         return INTERRUPTED
     return OK
 
 
-def print_result(
-    out: Console, result: TuningResult, names: Mapping[AttentionWorkload, str]
-) -> None:
+def _view(json: bool, out: Console, names: Names) -> AbstractContextManager[Show]:
+    """How the run is shown; stdout is left to JSON, if that is asked for."""
+    if not json:
+        return view(out, names)
+    err = console(stderr=True)
+    return view(err, names) if err.is_terminal else nullcontext(lambda _: None)
+
+
+def to_dict(result: TuningResult, names: Names) -> dict[str, object]:
+    """The result as plain data; seconds, None where there are none."""
+    return {
+        "log": str(result.log),
+        "interrupted": result.interrupted,
+        "not_reached": len(names) - len(result.outcomes),
+        "records": [record.to_dict() for record in result.records],
+        "outcomes": [
+            {
+                "name": names[outcome.workload],
+                "workload": outcome.workload.to_dict(),
+                "variant": None if outcome.best is None else outcome.best.variant,
+                "decisions": None if outcome.best is None else dict(outcome.best.decisions),
+                "tuned": outcome.tuned,
+                "default": outcome.default,
+                "kept": outcome.kept,
+                "reason": outcome.reason,
+                "trials": outcome.trials,
+            }
+            for outcome in result.outcomes
+        ],
+    }
+
+
+def print_result(out: Console, result: TuningResult, names: Names) -> None:
     """The outcome of each workload, where the records are, and what was not reached."""
     if result.outcomes:
         table = folding_table(

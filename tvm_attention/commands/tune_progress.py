@@ -1,4 +1,4 @@
-"""A tuning run as it goes: live on a terminal, a line for each phase elsewhere."""
+"""A tuning run as it goes: live on a terminal, a line for each finished workload elsewhere."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from tvm_attention.tuning import TuningProgress
 from tvm_attention.workload import AttentionWorkload
 
 Names = Mapping[AttentionWorkload, str]
+Show = Callable[[TuningProgress], None]
 _FINISHED = ("done", "skipped")
 
 
 @contextmanager
-def view(out: Console, names: Names) -> Iterator[Callable[[TuningProgress], None]]:
+def view(out: Console, names: Names) -> Iterator[Show]:
     """Gives the function that shows progress on a console. ``names`` are those of the workloads."""
+    lines = FinishedLines(out, names)
     if not out.is_terminal:
-        yield PlainLines(out, names)
+        yield lines
         return
     picture = LivePicture(names)
-    lines = PlainLines(out, names, phases=_FINISHED)
     with Live(picture, console=out, transient=True, refresh_per_second=4):
 
         def show(progress: TuningProgress) -> None:
@@ -69,25 +70,18 @@ class LivePicture:
         return panel(now, title(now, self._names))
 
 
-class PlainLines:
-    """Prints a line when a workload enters one of the phases for the first time."""
+class FinishedLines:
+    """Prints a line when a workload is finished."""
 
-    def __init__(
-        self,
-        out: Console,
-        names: Names,
-        phases: tuple[str, ...] = ("build", "search", "confirm", *_FINISHED),
-    ) -> None:
+    def __init__(self, out: Console, names: Names) -> None:
         self._out = out
         self._names = names
-        self._phases = phases
-        self._said: set[tuple[int, str]] = set()
+        self._said: set[int] = set()
 
     def __call__(self, progress: TuningProgress) -> None:
-        moment = (progress.index, progress.phase)
-        if progress.phase not in self._phases or moment in self._said:
+        if progress.phase not in _FINISHED or progress.index in self._said:
             return
-        self._said.add(moment)
+        self._said.add(progress.index)
         facts = ", ".join(f"{name} {text}" for name, text in figures(progress).items())
         say(self._out, f"{title(progress, self._names)}: {progress.phase}: {facts}")
 

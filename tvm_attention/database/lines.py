@@ -12,6 +12,7 @@ from tvm_attention.errors import AttentionError, InvalidValueError, TuningLogErr
 LIBRARY = "tvm_attention"
 MAX_LOG_BYTES = 8 * 2**20
 MAX_LINE_BYTES = 2**16
+_MOST_REASON = 600  # characters of a refusal: names in a log may be long
 
 
 def parse_log(data: bytes, name: str, target: str | None = None) -> tuple[TuningRecord, ...]:
@@ -106,6 +107,7 @@ def _no_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _refused(name: str, line: int | None, reason: str) -> TuningLogError:
     place = name if line is None else f"{name}: line {line}"
+    reason = reason if len(reason) <= _MOST_REASON else f"{reason[:_MOST_REASON]} ..."
     return TuningLogError(
         f"{place}: {reason}; none of this tuning log is used, correct or delete it"
     )

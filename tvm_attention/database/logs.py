@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import uuid
 import warnings
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 LOCK_SECONDS = 60.0
+_UNIQUE = "[0-9a-f]" * 32  # ends the name of a file that is being written
 
 _warned: set[str] = set()  # refusals that a warning was given of
 
@@ -169,6 +171,8 @@ def _locked(path: Path) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(lock, timeout=LOCK_SECONDS):
+            for partial in path.parent.glob(f".{glob.escape(path.name)}.{_UNIQUE}"):
+                partial.unlink(missing_ok=True)  # its writer was killed: it would hold the lock
             yield
     except Timeout:
         raise TuningLogError(

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 from tvm_attention.errors import InvalidTypeError, InvalidValueError
 
+MOST_CHARACTERS = 128  # of a text that is shown as one line
+
 
 def mapping(where: str, value: object, names: set[str]) -> Mapping[str, object]:
     """A dict with exactly these names."""
@@ -34,8 +36,8 @@ def one_line(where: str, value: object) -> None:
     if not isinstance(value, str):
         raise wrong_type(where, "text", value)
     # A terminal shows these: control characters could rewrite what it showed before.
-    if len(value) > 128 or not value.isprintable():
-        raise wrong(where, "one line of at most 128 printable characters", value)
+    if len(value) > MOST_CHARACTERS or not value.isprintable():
+        raise wrong(where, f"one line of at most {MOST_CHARACTERS} printable characters", value)
 
 
 def whole_number(where: str, value: object, low: int, high: int) -> None:

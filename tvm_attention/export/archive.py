@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import json
 import platform
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ class Archive:
         if manifest["architecture"] != architecture:
             raise ArchiveError(
                 f"{place}: expected an archive for {architecture}, got one for "
-                f"{manifest['architecture']}; export for a target of this machine"
+                f"{manifest['architecture'][:40]!r}; export for a target of this machine"
             )
         return cls(manifest, checked_file(place, manifest, "shared"))
 
@@ -220,17 +221,16 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise ArchiveError(f"{path}: expected a manifest of {LIBRARY}, got something else")
     if found.get("schema") != SCHEMA:
         raise ArchiveError(
-            f"{path}: expected schema {SCHEMA}, got {found.get('schema')!r}; load it with the loader that "
-            f"lies beside it"
+            f"{path}: expected schema {SCHEMA}, got {reprlib.repr(found.get('schema'))}; load it with "
+            f"the loader that lies beside it"
         )
     kinds = {"architecture": str, "version": str, "abi": int, "files": dict, "kernels": list}
     for name, kind in kinds.items():
         if not isinstance(found.get(name), kind):
-            raise ArchiveError(
-                f"{path}: expected {name} to be a {kind.__name__}, got {found.get(name)!r}"
-            )
+            got = reprlib.repr(found.get(name))
+            raise ArchiveError(f"{path}: expected {name} to be a {kind.__name__}, got {got}")
     if found["abi"] != ABI:
-        raise ArchiveError(f"{path}: expected ABI {ABI}, got {found['abi']}")
+        raise ArchiveError(f"{path}: expected ABI {ABI}, got {reprlib.repr(found['abi'])}")
     return found
 
 
@@ -239,17 +239,21 @@ def checked_file(folder: Path, manifest: dict[str, Any], kind: str) -> Path:
     said = manifest["files"].get(kind)
     if not isinstance(said, dict) or not isinstance(said.get("name"), str):
         raise ArchiveError(f"{folder}: expected a {kind} library in the manifest, found none")
-    if Path(said["name"]).name != said["name"]:
-        raise ArchiveError(f"{folder}: expected a file of this folder, got {said['name']!r}")
-    path: Path = folder / said["name"]
+    name: str = said["name"]
+    if Path(name).name != name or not name.isprintable() or len(name) > 255:
+        raise ArchiveError(f"{folder}: expected a file of this folder, got {reprlib.repr(name)}")
+    path: Path = folder / name
     try:
-        content = path.read_bytes()
+        # Before it is read: what is no file, or far too large, would not end.
+        size = path.stat().st_size if path.is_file() else None
+        content = path.read_bytes() if size == said.get("bytes") else b""
     except OSError as error:
         raise ArchiveError(f"{path}: expected the library of the manifest: {error}") from error
-    if len(content) != said.get("bytes"):
-        raise ArchiveError(
-            f"{path}: expected {said.get('bytes')} bytes, got {len(content)}: truncated?"
-        )
+    if size is None:
+        raise ArchiveError(f"{path}: expected the library of the manifest, which is not there")
+    if size != said.get("bytes"):
+        expected = reprlib.repr(said.get("bytes"))
+        raise ArchiveError(f"{path}: expected {expected} bytes, got {size}: truncated?")
     if hashlib.sha256(content).hexdigest() != said.get("sha256"):
         raise ArchiveError(
             f"{path}: its content is not what the manifest was written for; export anew"

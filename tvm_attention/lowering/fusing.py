@@ -43,7 +43,8 @@ def _group(stmt: Any) -> int | None:
 
 def _one(loops: list[Any]) -> Any:
     """A loop with the bodies of all and their annotations."""
-    first, notes, bodies = loops[0], {}, []
+    first, bodies = loops[0], []
+    notes: dict[str, Any] = {}
     for loop in loops:
         notes |= dict(loop.annotations)
         bodies += statements(substituted(loop.body, {loop.loop_var: first.loop_var}))

@@ -7,6 +7,9 @@ from tvm_attention.lowering.tile_rows import ELEMENT, splat, stores, widened
 MASKS = ("mask_bool", "mask_float32", "mask_float16", "mask_bfloat16")
 
 _SUFFIX = dict(zip(MASKS, ("i8", "f32", "f16", "i16"), strict=True))
+_BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "bool": 8}
+_LINE = 64  # bytes of a cache line
+_KEYS_AHEAD = 32
 _LOG2_E = "0x3FF7154760000000"  # the float32 next to log2(e)
 
 
@@ -22,21 +25,26 @@ def existing(n: int) -> list[str]:
 
 
 def declaration(n: int, source: str) -> str:
-    """Of the instruction that loads a row."""
+    """Of the instructions that load a row."""
     element = f"<{n} x {ELEMENT[source.removeprefix('mask_')]}>"
     return (
         f"declare {element} @llvm.masked.load.v{n}{_SUFFIX[source]}.p0"
-        f"(ptr, i32 immarg, <{n} x i1>, {element})"
+        f"(ptr, i32 immarg, <{n} x i1>, {element})\n"
+        f"declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)"
     )
 
 
 def mask_row(r: int, n: int, source: str) -> list[str]:
-    """``%raw``, a mask's row."""
+    """``%raw``, a mask's row; and a prefetch of what the next tiles of keys read of it: rows of a mask lie
+    far apart, and are read a few elements at a time. Into L2: at some strides they share a set of L1."""
     dtype = source.removeprefix("mask_")
     element = f"<{n} x {ELEMENT[dtype]}>"
+    ahead = max(_LINE, _KEYS_AHEAD * _BITS[dtype] // 8)
     return [
+        f"  %ahead{r} = getelementptr i8, ptr %from{r}, i64 {ahead}",
+        f"  call void @llvm.prefetch.p0(ptr %ahead{r}, i32 0, i32 2, i32 1)",
         f"  %raw{r} = call {element} @llvm.masked.load.v{n}{_SUFFIX[source]}.p0"
-        f"(ptr %from{r}, i32 1, <{n} x i1> %exist, {element} {_absent(n, dtype)})"
+        f"(ptr %from{r}, i32 1, <{n} x i1> %exist, {element} {_absent(n, dtype)})",
     ]
 
 
@@ -44,7 +52,7 @@ def unless_without_effect(n: int, source: str, target: str) -> list[str]:
     """Zeros, and the end, where a tile of a mask adds nothing: most masks hold large areas of one number."""
     dtype = source.removeprefix("mask_")
     element = f"<{n} x {ELEMENT[dtype]}>"
-    bits = {"float32": 32, "float16": 16, "bfloat16": 16, "bool": 8}[dtype]
+    bits = _BITS[dtype]
     vector, whole = f"<{n} x i{bits}>", f"i{bits * n}"
     ones = "<" + ", ".join([f"i{bits} 1"] * n) + ">"
     lines = []
@@ -62,7 +70,7 @@ def unless_without_effect(n: int, source: str, target: str) -> list[str]:
         f"  %plain = icmp eq {whole} %all, 0",
         "  br i1 %plain, label %zeros, label %terms",
         "zeros:",
-        *stores("zero", n, ["zeroinitializer"] * n, target),
+        *stores("zero", n, None, target),
         "  br label %end",
         "terms:",
     ]

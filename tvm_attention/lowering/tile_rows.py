@@ -58,8 +58,8 @@ def splat(n: int, value: int | str) -> str:
     return "<" + ", ".join([f"{kind} {value}"] * n) + ">"
 
 
-def stores(mark: str, n: int, rows: list[str], target: str) -> list[str]:
-    """The target's rows that there are, one after the other."""
+def stores(mark: str, n: int, rows: list[str] | None, target: str) -> list[str]:
+    """The target's rows that there are, one after the other; ``rows``: None for zeros."""
     lines = []
     for r in range(n):
         lines += [
@@ -68,6 +68,11 @@ def stores(mark: str, n: int, rows: list[str], target: str) -> list[str]:
             f"{mark}store{r}:",
             f"  %{mark}offset{r} = mul i64 {r}, %target_stride",
             f"  %to{mark}{r} = getelementptr {ELEMENT[target]}, ptr %target, i64 %{mark}offset{r}",
-            *_store(f"{mark}{r}", n, rows[r], target),
         ]
+        if rows is not None:
+            lines += _store(f"{mark}{r}", n, rows[r], target)
+            continue
+        # As integers: LLVM would make one store of both kinds, of a value that it keeps on the stack.
+        size = {"float32": 32, "float16": 16, "bfloat16": 16}[target]
+        lines.append(f"  store <{n} x i{size}> zeroinitializer, ptr %to{mark}{r}, align 1")
     return lines

@@ -25,7 +25,7 @@
 %any = type { i64, i64 }
 
 declare i64 @PyLong_AsLongLong(ptr)
-declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
+declare ptr @PyObject_VectorcallDict(ptr, ptr, i64, ptr)
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
 declare void @PyErr_Clear()
@@ -150,7 +150,7 @@ define internal ptr @result(ptr %table, ptr %plan, ptr %objects) {
   %like_place = select i1 %none, ptr %objects, ptr %own_place
   %empty_like_place = getelementptr ptr, ptr %table, i64 1
   %empty_like = load ptr, ptr %empty_like_place
-  %made = call ptr @PyObject_Vectorcall(ptr %empty_like, ptr %like_place, i64 1, ptr null)
+  %made = call ptr @PyObject_VectorcallDict(ptr %empty_like, ptr %like_place, i64 1, ptr null)
   ret ptr %made
 }
 

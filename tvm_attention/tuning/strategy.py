@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from tvm_attention._tvm import signals_left_alone
 from tvm_attention.schedules import Candidate, DesignSpace, schedules_for
 from tvm_attention.target import HardwareTarget
 from tvm_attention.tuning.journal import Trial
@@ -136,7 +137,8 @@ class CostModel:
         return [candidates[n] for n in order]
 
     def _schedule(self, candidate: Candidate) -> Any:
-        return self._schedules.build(self._workload, self._machine, candidate, self._lengths)
+        with signals_left_alone():
+            return self._schedules.build(self._workload, self._machine, candidate, self._lengths)
 
     def _measurable(self, candidate: Candidate) -> Any:
         schedule = self._schedule(candidate)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.work import flops, kv_bytes
+from tvm_attention.work import all_bytes, flops, kv_bytes
 from tvm_attention.workload import AttentionWorkload
 
 
@@ -36,3 +36,11 @@ def test_bytes_of_keys_and_values() -> None:
     for more, item in (({}, 4), ({"dtype": "float16"}, 2), ({"kv_dtype": "int8"}, 1)):
         workload = AttentionWorkload(**shape, key_length=100, **more)
         assert kv_bytes(workload) == item * size
+
+
+def test_all_tensors_are_read_or_written_once() -> None:
+    workload = AttentionWorkload(
+        head_dim=8, value_dim=4, batch=2, query_heads=6, kv_heads=3, query_length=4, key_length=6
+    )
+    query, key, value, out = 2 * 6 * 4 * 8, 2 * 3 * 6 * 8, 2 * 3 * 6 * 4, 2 * 6 * 4 * 4
+    assert all_bytes(workload) == 4 * (query + key + value + out)

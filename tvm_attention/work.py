@@ -33,3 +33,10 @@ def kv_bytes(w: AttentionWorkload) -> int:
     assert w.kv_heads is not None
     size = ELEMENT_BYTES[w.kv_dtype or w.dtype]
     return size * w.batch * w.kv_heads * w.key_length * (w.head_dim + w.value_dim)
+
+
+def all_bytes(w: AttentionWorkload) -> int:
+    """Bytes of all four tensors: what a kernel that keeps everything else in caches has to move."""
+    assert w.value_dim is not None
+    rows = w.batch * w.query_heads * w.query_length
+    return kv_bytes(w) + ELEMENT_BYTES[w.dtype] * rows * (w.head_dim + w.value_dim)

@@ -1,0 +1,71 @@
+"""mkdocs's hook: pages that are files of the repository, and committed results as tables."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench import results
+from bench.report import markdown as table
+from bench.results import OURS, Result
+
+ALONE, MIXED = ("core-torch", "core-onnxruntime"), "core-mixed"
+OTHERS = {"options": "cases", "core-low-precision": "workloads"}
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results"
+PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
+_ROLE = re.compile(r":(?:func|class|meth|attr|mod):(?=<code>)")
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Puts a file of the repository where a line is {{ file NAME }}, the table of NAME.json where it is
+    {{ results NAME }}, and what a peer computed faster where it is {{ losses }}."""
+    markdown = re.sub(r"^{{ file (\S+) }}$", lambda m: _file(m[1]), markdown, flags=re.M)
+    text = re.sub(r"^{{ results (\S+) }}$", lambda m: table(_read(m[1])), markdown, flags=re.M)
+    return re.sub(r"^{{ losses }}$", lambda _: losses(), text, flags=re.M)
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Docstrings name functions in the way of Sphinx; here their names alone are shown."""
+    return _ROLE.sub("", html)
+
+
+def losses() -> str:
+    """A Markdown list of what a peer computed faster, with the peer's time over ours."""
+    alone = [f"{line}, alone" for name in ALONE for line in _losses(name)]
+    mixed = [f"{line}, in a torch program" for line in _losses(MIXED)]
+    others = [line for name, rows in OTHERS.items() for line in _losses_to_torch(name, rows)]
+    lines = [f"- {line}" for line in (*alone, *mixed, *others)]
+    return "\n".join(lines) or "In the committed results no peer was faster anywhere."
+
+
+def _file(name: str) -> str:
+    """A file of the repository, its links to others being to their pages."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for other, page in PAGES.items():
+        text = text.replace(f"]({other}", f"]({page}")
+    return text
+
+
+def _losses(name: str) -> Iterator[str]:
+    for one in _read(name)["workloads"]:
+        for peer, measured in one["measured"].items():
+            if peer != OURS and measured["ratio"]["median"] < 1:
+                yield f"{one['name']} ({one['shape']}): {peer}, {measured['ratio']['median']:.2f}"
+
+
+def _losses_to_torch(name: str, rows: str) -> Iterator[str]:
+    """Of the results that have a form of their own."""
+    for row in json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))[rows]:
+        if (ratio := row.get("torch")) and ratio["median"] < 1:
+            what = row.get("case") or f"{row['workload']} ({row['shape']}) in {row['dtype']}"
+            yield f"{what}: torch, {ratio['median']:.2f}"
+
+
+def _read(name: str) -> Result:
+    return results.read(RESULTS / f"{name}.json")
