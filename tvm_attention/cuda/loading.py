@@ -60,13 +60,10 @@ def built(
     Raises KernelBuildError if there is no compiler or it fails.
     """
     key = kernel_key(workload, target, candidate)
-    stored = kernel_cache.read(key)
+    stored = kernel_cache.read(key)  # None for a damaged one
     if stored is not None:
-        try:
-            values = json.loads(stored)
-            return DeviceCode.from_dict(values["code"]), base64.b64decode(values["cubin"])
-        except (ValueError, KeyError, TypeError):  # a damaged file: build it again
-            kernel_cache.remove(key)
+        values = json.loads(stored)
+        return DeviceCode.from_dict(values["code"]), base64.b64decode(values["cubin"])
     chosen = compiler()  # before TVM is imported for nothing
     code = device_code(workload, target, candidate)
     cubin = chosen.machine_code(whole_source(code), target.arch).cubin
