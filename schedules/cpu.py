@@ -13,6 +13,7 @@ from tvm_attention.compute import (
     RowBlockTiles,
     SplitKVTiles,
     blocks_and_merge,
+    mask_alone,
     matrix,
     row_block,
     running,
@@ -96,7 +97,7 @@ def _build_matrix(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Can
     if not m.matrix_unit:  # LLVM would end the process
         raise ValueError("the variant matrix needs a processor with a matrix unit")
     tiles = MatrixTiles(c["query_block"], c["query_strips"], c["key_block"], c["value_rows"])
-    return schedule_matrix(matrix(p, tiles), c, _widths(p, m))
+    return schedule_matrix(matrix(p, tiles), c, _widths(p, m), mask_alone(p))
 
 
 def _build_split_kv(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:

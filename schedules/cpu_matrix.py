@@ -17,7 +17,9 @@ from tvm_attention.schedules.stages import place, present
 COLUMNS = 32  # of a call
 
 
-def schedule_matrix(func: tirx.PrimFunc, c: Candidate, w: Widths) -> Schedule:
+def schedule_matrix(
+    func: tirx.PrimFunc, c: Candidate, w: Widths, mask_alone: bool = False
+) -> Schedule:
     """A task is ``query_strips`` strips of queries; keys and values of a block are packed once for them."""
     sch = Schedule(func, enable_check=False)
     task = query_task(sch, c["query_strips"] * c["query_block"])
@@ -25,7 +27,7 @@ def schedule_matrix(func: tirx.PrimFunc, c: Candidate, w: Widths) -> Schedule:
     place(sch, (*ENDS, "FX", "EX", "R"), task)
     block, strip = _accumulators(sch, c, w.lanes)
     place(sch, ("L", "PB", "P", "A", "D", "RM", "M", "SC"), strip)
-    _scores(sch, c, w.lanes, strip)
+    _scores(sch, c, w.lanes, strip, mask_alone)
     _weights(sch, c, w.lanes)
     place(sch, ("VP", "VT", "KP"), block)
     _packed_keys(sch, w)
@@ -71,7 +73,7 @@ def _accumulators(sch: Schedule, c: Candidate, lanes: int) -> tuple[Any, Any]:
     return block, query_strip
 
 
-def _scores(sch: Schedule, c: Candidate, lanes: int, query_strip: Any) -> None:
+def _scores(sch: Schedule, c: Candidate, lanes: int, query_strip: Any, mask_alone: bool) -> None:
     """Products, what is done to them, and their maximum while a tile is in cache."""
     modified = present(sch, ("SC",))
     name = modified[0] if modified else "ST"
@@ -88,6 +90,8 @@ def _scores(sch: Schedule, c: Candidate, lanes: int, query_strip: Any) -> None:
         annotate(sch, tile, {"scores_ahead": 1})
     if modified:
         _modified(sch, lanes, strip, row, column_in)
+        if mask_alone:
+            annotate(sch, row, {"unless_without_effect": 1})
     else:
         _product(sch, "ST", sch.get_loops(scores)[-5:], SCORE_ROWS // TILE_ROWS)
     running_maximum(sch, lanes, tile, strip, unrolled=False)

@@ -2,7 +2,7 @@
 
 from tvm_attention.compute.bounds import Bounds
 from tvm_attention.compute.key_blocks import KeyBlockTiles, blocks_and_merge, streaming
-from tvm_attention.compute.matrix import MatrixTiles, matrix
+from tvm_attention.compute.matrix import MatrixTiles, mask_alone, matrix
 from tvm_attention.compute.problem import FixedLengths, Problem
 from tvm_attention.compute.row_block import RowBlockTiles, row_block, weights
 from tvm_attention.compute.running import running
@@ -18,6 +18,7 @@ __all__ = [
     "RowBlockTiles",
     "SplitKVTiles",
     "blocks_and_merge",
+    "mask_alone",
     "matrix",
     "row_block",
     "running",

@@ -51,6 +51,13 @@ class MatrixTiles:
     value_rows: int
 
 
+def mask_alone(p: Problem) -> bool:
+    """Whether products are scores but for a dense mask: those of a tile that it does not change stay."""
+    w = p.workload
+    modified = w.softcap or w.alibi or w.causal or w.window or w.ragged
+    return w.mask_dense and w.dtype == "float32" and not modified
+
+
 class _Matrix:
     """The stages of one expression."""
 
@@ -165,6 +172,8 @@ class _Matrix:
             b, h, row, key = place(*index)
             number = ST[index] if self.scale is None else ST[index] * self.scale
             number = modified(p, b, h, row, key, number, None if MT is None else MT[index])
+            if MT is not None:  # which masks what lies beyond the last key
+                return number
             return tirx.Select(key < p.bounds.keys(b), number, float32(float("-inf")))
 
         return te.compute(ST.shape, score, name="SC")

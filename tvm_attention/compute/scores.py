@@ -34,7 +34,7 @@ def modified(p: Problem, b: Any, h: Any, row: Any, key: Any, score: Any, term: A
         distance = tirx.Cast("float32", tirx.max(apart, -apart))  # tirx.abs goes lane by lane
         score = score - p.buffers["slopes"][b * p["query_heads"] + h] * float32(LOG2_E) * distance
     if w.mask is not None:
-        score = _with_mask(mask_term(p, b, h, row, key) if term is None else term, score)
+        score = with_mask(mask_term(p, b, h, row, key) if term is None else term, score)
     visible = p.bounds.visible(b, row, key)
     return score if visible is None else tirx.Select(visible, score, float32(_MASKED))
 
@@ -57,7 +57,8 @@ def weight(p: Problem, score: Any, top: Any, polynomial: tuple[float, ...] = POL
     return tirx.Select(score < float32(LOWEST_SCORE), float32(0.0), value)
 
 
-def _with_mask(term: Any, score: Any) -> Any:
+def with_mask(term: Any, score: Any) -> Any:
+    """The score with a mask's term, minus infinity where that is."""
     lowest = float32(LOWEST_SCORE)
     biased = bound(score + term, lambda x: tirx.Select(x < lowest, lowest, x))
     return tirx.Select(term < lowest, float32(_MASKED), biased)

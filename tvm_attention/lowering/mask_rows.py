@@ -49,7 +49,8 @@ def mask_row(r: int, n: int, source: str) -> list[str]:
 
 
 def unless_without_effect(n: int, source: str, target: str) -> list[str]:
-    """Zeros, and the end, where a tile of a mask adds nothing: most masks hold large areas of one number."""
+    """Zeros, and the end, where a tile of a mask adds nothing: most masks hold large areas of one number.
+    ``%effect`` is zero there, one elsewhere."""
     dtype = source.removeprefix("mask_")
     element = f"<{n} x {ELEMENT[dtype]}>"
     bits = _BITS[dtype]
@@ -68,6 +69,8 @@ def unless_without_effect(n: int, source: str, target: str) -> list[str]:
         *lines,
         f"  %all = bitcast {vector} %any{n - 1} to {whole}",
         f"  %plain = icmp eq {whole} %all, 0",
+        "  %marked = xor i1 %plain, true",
+        "  %effect = zext i1 %marked to i32",
         "  br i1 %plain, label %zeros, label %terms",
         "zeros:",
         *stores("zero", n, None, target),

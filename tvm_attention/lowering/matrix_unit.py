@@ -33,6 +33,7 @@ from tvm_attention.lowering.matrix_ir import (
 )
 from tvm_attention.lowering.spans import Scope, Span
 from tvm_attention.lowering.statements import load_of, sequence, statements, substituted, with_body
+from tvm_attention.lowering.unmasked_tiles import UnmaskedTile
 
 _LEFT, _RIGHT = ("KP", "VP"), ("QB", "PB")
 
@@ -43,6 +44,7 @@ class MatrixUnit:
     def __init__(self) -> None:
         self._used: set[tuple[int, int, int, int]] = set()
         self._stepped: set[tuple[int, int, int, int]] = set()
+        self.unmasked: UnmaskedTile | None = None  # the tile of scores that is computed
 
     def rewrite(self, nest: Any, scope: Scope) -> Any:
         """The nest as calls: of scores (rows are keys), or of weighted values (the depth is keys)."""
@@ -61,7 +63,7 @@ class MatrixUnit:
         call = self._product(row_tiles, left, right, store, steps, scope.rows_left)
         stmts = [call]
         if of_scores:
-            stmts.append(_filled(store, row_tiles * ROWS, scope.keys_left))
+            stmts.append(_filled(self._result(store), row_tiles * ROWS, scope.keys_left))
         body: Any = sequence(stmts)
         if not of_scores and scope.last_tile is not None:
             body = tirx.IfThenElse(tirx.Not(scope.last_tile), body, None)
@@ -88,6 +90,12 @@ class MatrixUnit:
         body = sequence([*taken, *statements(pairs.body)])
         weights = [_call(ZERO), with_body(pairs, body), _call(STORE, out, out_row)]
         return sequence([*tile.allocations, *weights, *tile.rest])
+
+    def _result(self, store: Any) -> Any:
+        """A load of a product's first element."""
+        if self.unmasked is not None:
+            return self.unmasked.at(store)
+        return tirx.BufferLoad(store.buffer, store.indices)
 
     @property
     def is_used(self) -> bool:
@@ -122,7 +130,7 @@ class MatrixUnit:
             tirx.address_of(right),
             _bytes(4 * pieces * columns_held),
             _bytes(4 * columns_held),
-            tirx.address_of(tirx.BufferLoad(store.buffer, store.indices)),
+            tirx.address_of(self._result(store)),
             _bytes(4 * int(store.buffer.shape[-1])),
             first,
             steps.end - first,
@@ -189,12 +197,12 @@ def _bytes(count: int) -> Any:
     return tirx.const(count, "int64")
 
 
-def _filled(store: Any, rows: int, keys_left: Any) -> Any:
+def _filled(result: Any, rows: int, keys_left: Any) -> Any:
     """Rows of scores beyond the last key, which the weights are computed from in whole tiles."""
     call = _call(
         FILL,
-        tirx.address_of(tirx.BufferLoad(store.buffer, store.indices)),
-        _bytes(4 * int(store.buffer.shape[-1])),
+        tirx.address_of(result),
+        _bytes(4 * int(result.source.shape[-1])),
         tirx.max(keys_left, 0),
         rows,
     )

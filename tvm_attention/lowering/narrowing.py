@@ -22,6 +22,7 @@ their extents are shortened to what is valid and, when causal, visible:
 ``transposition``  a nest that becomes calls (tvm_attention.lowering.transposition)
 ``matrix_product``  another (tvm_attention.lowering.matrix_unit)
 ``matrix_task``  tasks that use the matrix unit
+``unless_without_effect``  of a mask (tvm_attention.lowering.unmasked_tiles)
 ``overlapped``   strips whose scores are computed ahead (tvm_attention.lowering.overlapping)
 ``if_above_zero``  not at all unless the block's element of the stage VB is
 ``if_nan``       not at all unless the stage FLAG, computed before, is NaN
@@ -47,6 +48,7 @@ from tvm_attention.lowering.spans import Scope, Span
 from tvm_attention.lowering.statements import load_of, sequence, statements
 from tvm_attention.lowering.strips import by_vectors
 from tvm_attention.lowering.transposition import Transposition
+from tvm_attention.lowering.unmasked_tiles import UnmaskedTile
 
 
 class Narrowing:
@@ -67,7 +69,7 @@ class Narrowing:
     def rewrite(self, stmt: Any, scope: Scope) -> Any:
         """The statement with its annotated loops shortened, given what is valid around it."""
         if isinstance(stmt, tirx.SeqStmt):
-            return tirx.SeqStmt([self.rewrite(s, scope) for s in stmt.seq])
+            return tirx.SeqStmt(self._sequence(list(stmt.seq), scope))
         if isinstance(stmt, tirx.BufferStore) and stmt.buffer.name == "FLAG":
             self._flag = tirx.BufferLoad(stmt.buffer, stmt.indices)
         if not isinstance(stmt, tirx.For):
@@ -106,6 +108,16 @@ class Narrowing:
         if not guarded:
             return loop
         return tirx.IfThenElse(is_nan(self._flag), loop, None)
+
+    def _sequence(self, stmts: list[Any], scope: Scope) -> list[Any]:
+        tile = UnmaskedTile.of(stmts)
+        if tile is None:
+            return [self.rewrite(s, scope) for s in stmts]
+        self._matrix_unit.unmasked = self._transposition.unmasked = tile
+        rewritten = [(s, self.rewrite(s, scope)) for s in stmts if not tile.replaces(s)]
+        self._matrix_unit.unmasked = self._transposition.unmasked = None
+        ends = [tile.guarded(new) if s.same_as(tile.loops) else new for s, new in rewritten]
+        return [*tile.start(), *ends]
 
     def _transposed(self, nest: Any, scope: Scope) -> Any:
         if "key_rows" in nest.annotations:  # of a tensor's keys instead of its queries

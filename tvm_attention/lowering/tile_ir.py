@@ -34,7 +34,8 @@ def transposition_ir(size: int, source: str, target: str) -> str:
     Arguments: source address, source row stride (elements, i64), source rows that exist (i32, the last
     one stands for those after it), source columns that exist (read by one of MASKS alone), target address,
     target row stride, target rows to write, address of ``size`` float32 factors, by which the columns of
-    the source are multiplied (not those of MASKS, which become terms of scores).
+    the source are multiplied (not those of MASKS, which become terms of scores). Returns zero, of a mask
+    whether it has an effect.
     """
     n = size
     lines = [
@@ -51,13 +52,13 @@ def transposition_ir(size: int, source: str, target: str) -> str:
         ),
         "  %last = sub i32 %source_rows, 1",
     ]
+    element = ELEMENT[source.removeprefix("mask_")]
     for r in range(n):
+        before = f"%from{r - 1}" if r else "%source"
         lines += [
-            f"  %have{r} = icmp slt i32 {r}, %last",
-            f"  %row{r} = select i1 %have{r}, i32 {r}, i32 %last",
-            f"  %wide{r} = sext i32 %row{r} to i64",
-            f"  %at{r} = mul i64 %wide{r}, %source_stride",
-            f"  %from{r} = getelementptr {ELEMENT[source.removeprefix('mask_')]}, ptr %source, i64 %at{r}",
+            f"  %more{r} = icmp sle i32 {r}, %last",
+            f"  %step{r} = select i1 %more{r}, i64 {'%source_stride' if r else 0}, i64 0",
+            f"  %from{r} = getelementptr {element}, ptr {before}, i64 %step{r}",
             *(mask_row(r, n, source) if source in MASKS else row(r, n, source)),
         ]
     if source in MASKS:
@@ -65,7 +66,8 @@ def transposition_ir(size: int, source: str, target: str) -> str:
         lines += [line for r in range(n) for line in terms(r, n, source)]
     rows = _shuffles([f"%in{r}" for r in range(n)], n, lines)
     lines += stores("", n, rows, target)
-    lines += ["  br label %end", "end:", "  ret i32 0", "}", ""]
+    result = "%effect" if source in MASKS else "0"
+    lines += ["  br label %end", "end:", f"  ret i32 {result}", "}", ""]
     if source in MASKS:
         lines.append(declaration(n, source))
     return "\n".join(lines) + "\n"

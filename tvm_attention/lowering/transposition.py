@@ -15,6 +15,7 @@ from tvm import tirx
 
 from tvm_attention.lowering.statements import first_load, load_of
 from tvm_attention.lowering.tile_ir import function_name, transposition_ir
+from tvm_attention.lowering.unmasked_tiles import UnmaskedTile
 
 FACTORS = ("N", "SCALE", "ONES")
 
@@ -26,6 +27,7 @@ class Transposition:
     def __init__(self, row_strides: Mapping[str, Any], dtypes: Mapping[str, str]) -> None:
         self._row_strides, self._dtypes = row_strides, dtypes
         self._used: set[tuple[int, str, str]] = set()
+        self.unmasked: UnmaskedTile | None = None  # the tile of scores whose mask is transposed
 
     def rewrite(self, nest: Any, rows: Any, keys: Any) -> Any:
         """The nest as calls; ``rows`` query rows are valid and, for a mask, ``keys`` of its columns."""
@@ -73,4 +75,4 @@ class Transposition:
             target_rows,
             tirx.address_of(factor),
         )
-        return tirx.Evaluate(call)
+        return tirx.Evaluate(call) if self.unmasked is None else self.unmasked.noted(call)
