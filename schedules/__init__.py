@@ -8,14 +8,22 @@ Each module has ``machine_parameters(target)``, ``design_space(workload, machine
 from types import ModuleType
 
 from tvm_attention.errors import UnsupportedError
-from tvm_attention.schedules import arm, x86
+from tvm_attention.schedules import arm, cuda, x86
 from tvm_attention.schedules.candidate import Candidate, DesignSpace
+from tvm_attention.schedules.device import DeviceParameters
 from tvm_attention.schedules.machine import MachineParameters
 from tvm_attention.target import HardwareTarget
 
-__all__ = ["SCHEDULES", "Candidate", "DesignSpace", "MachineParameters", "schedules_for"]
+__all__ = [
+    "SCHEDULES",
+    "Candidate",
+    "DesignSpace",
+    "DeviceParameters",
+    "MachineParameters",
+    "schedules_for",
+]
 
-SCHEDULES: dict[str, ModuleType] = {"x86": x86, "arm": arm}
+SCHEDULES: dict[str, ModuleType] = {"x86": x86, "arm": arm, "cuda": cuda}
 
 
 def schedules_for(target: HardwareTarget) -> ModuleType:

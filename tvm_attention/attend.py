@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tvm_attention.arrays import ArrayKind, kind_of
+from tvm_attention.arrays import ArrayKind, TorchCudaTensors, kind_of, torch_cuda_kind
 from tvm_attention.broadcasting import broadcast
 from tvm_attention.call import Call
 from tvm_attention.errors import InvalidValueError
+from tvm_attention.kernel import Kernel
 from tvm_attention.operands import check_flag, geometry, opened_inputs
 from tvm_attention.options import opened_options
 from tvm_attention.outputs import no_keys, no_queries, opened_out
@@ -61,7 +62,7 @@ def opened(
         raise InvalidValueError(
             f"layout: expected {' or '.join(map(repr, LAYOUTS))}, got {layout!r}"
         )
-    kind = kind_of(query)
+    kind = torch_cuda_kind(query) or kind_of(query)
     inputs = opened_inputs(kind, query, key, value)
     rows_first = layout == "bshd"
     if rows_first:
@@ -123,6 +124,13 @@ def _compute(o: Opened, output: str, out: Any, lse: Any = None) -> PreparedCall 
     if sizes.empty or sizes.key_length == 0:
         no_keys(o.kind, o.call, out, lse)
     else:
-        prepared = load(o.call.workload(output)).compute(o.kind, o.call, o.inputs, out, lse)
+        prepared = _kernel(o, output).compute(o.kind, o.call, o.inputs, out, lse)
     no_queries(o.call, out, lse)
     return prepared
+
+
+def _kernel(o: Opened, output: str) -> Kernel:
+    workload = o.call.workload(output)
+    if isinstance(o.kind, TorchCudaTensors):
+        return load(workload, o.kind.target(o.inputs[0]))
+    return load(workload)

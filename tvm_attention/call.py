@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,16 +121,37 @@ class Call:
         """The array that is read as the mask, if any: the caller's or a copy of it."""
         return None if self.options.mask is None else self.options.mask.array
 
+    def scalars(self, threads: int, splits: int) -> tuple[float, ...]:
+        """Values of :data:`tvm_attention.arguments.SCALARS`."""
+        s = self.sizes
+        return (
+            s.batch,
+            s.query_heads,
+            s.query_heads // s.kv_heads,
+            s.query_length,
+            s.key_length,
+            self.kv_batches,
+            self.key_rows,
+            self.causal_offset,
+            threads,
+            splits,
+            self.options.scale * _LOG2_E,
+        )
+
     def extra_arguments(
         self, workload: AttentionWorkload, kind: ArrayKind, lse: Any
     ) -> tuple[float, ...]:
         """Values of the arguments that the workload's features add, in their order. What they point to
         is kept alive by this call and ``lse``."""
-        values = self._values(kind, lse)
+        values = self.extra_values(kind, lse, NumPyArrays().address)
         return tuple(values[a.name] for a in extras(workload))
 
-    def _values(self, kind: ArrayKind, lse: Any) -> dict[str, float]:
-        o, numpy = self.options, NumPyArrays()
+    def extra_values(
+        self, kind: ArrayKind, lse: Any, address: Callable[[NDArray[Any]], int]
+    ) -> dict[str, float]:
+        """The same by name; ``address`` says where the small arrays beside the tensors are, which this
+        call has on the processor."""
+        o = self.options
         values: dict[str, float] = {}
         if o.window is not None:
             left, right = (_ALL if n == UNBOUNDED else n for n in o.window)
@@ -138,12 +160,12 @@ class Call:
         if o.softcap is not None:
             values["softcap_log2"] = o.softcap * _LOG2_E
         small = {"slopes": o.alibi_slopes, "sinks": o.sinks, "ragged": self.ragged}
-        values |= {n: numpy.address(x) for n, x in small.items() if x is not None}
+        values |= {n: address(x) for n, x in small.items() if x is not None}
         if o.mask is not None:
             values["mask"] = kind.address(o.mask.array)
             values |= _strides("mask", ("batch", "head", "row", "column"), o.mask.strides)
         if self.pages is not None:
-            values["table"] = numpy.address(self.pages.table)
+            values["table"] = address(self.pages.table)
             values["table_batch_stride"] = self.pages.table.shape[1]
             values["page_shift"] = self.pages.shift
             values["key_page_stride"] = self.pages.key_stride
@@ -154,7 +176,7 @@ class Call:
                 ("key_scale", s.key, s.key_strides),
                 ("value_scale", s.value, s.value_strides),
             ):
-                values[name] = numpy.address(array)
+                values[name] = address(array)
                 values |= _strides(name, ("batch", "head", "row"), strides)
         if lse is not None:
             values["lse"] = kind.address(lse)

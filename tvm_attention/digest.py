@@ -5,3 +5,6 @@ EXPRESSION_DIGEST = "e0d1ec6e92d3880c"
 
 tests/test_digest.py computes it from the lowered kernels and fails, with the new value, when they change.
 """
+
+CUDA_EXPRESSION_DIGEST = "6ed0ae81710a40b1"
+"""The same of the kernels for GPUs; tests/test_cuda_digest.py computes it."""

@@ -13,7 +13,11 @@ from tvm_attention.errors import InvalidValueError
 LEVELS: Mapping[str, tuple[str, ...]] = {
     "x86": ("x86-64-v2", "x86-64-v3", "x86-64-v4"),
     "arm": ("aarch64",),
-}
+    # Compute capabilities: schedules for one may serve the next, machine code may not.
+    "cuda": (
+        "cuda-sm_75", "cuda-sm_80", "cuda-sm_86", "cuda-sm_87", "cuda-sm_89", "cuda-sm_90", "cuda-sm_100",
+    ),
+}  # fmt: skip
 # The LLVM in the apache-tvm wheel this version is pinned to; archspec translates names for it.
 LLVM_VERSION = "22.0"
 
@@ -90,6 +94,8 @@ def features_of(isa_level: str) -> frozenset[str]:
     """
     if isa_level in LEVELS["arm"]:
         return frozenset({"neon"})
+    if isa_level in LEVELS["cuda"]:
+        return frozenset()
     if isa_level not in LEVELS["x86"]:
         raise InvalidValueError(unknown_target(isa_level))
     return llvm_features("x86", archspec.cpu.TARGETS[isa_level.replace("-", "_")].features)

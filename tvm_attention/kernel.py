@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +40,7 @@ class Kernel:
         self,
         workload: AttentionWorkload,
         source: KernelSource,
-        compiled: CompiledKernel,
+        compiled: CompiledKernel | None,
         num_threads: int | None = None,
     ) -> None:
         self.workload = workload
@@ -85,7 +84,7 @@ class Kernel:
             result = self._remembered.run(query, key, value, (scale,), mask)
             if result is not None:
                 return result
-        kind = kind_of(query)
+        kind = self._kind_of(query)
         inputs = opened_inputs(kind, query, key, value)
         sizes = geometry(*(kind.shape(x) for x in inputs), enable_gqa=True)
         opened = opened_options(
@@ -107,6 +106,9 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"Kernel({self.source})"
+
+    def _kind_of(self, query: Any) -> ArrayKind:
+        return kind_of(query)
 
     def compute(
         self, kind: ArrayKind, call: Call, inputs: tuple[Any, Any, Any], out: Any, lse: Any = None
@@ -132,20 +134,11 @@ class Kernel:
         self, kind: ArrayKind, call: Call, strides: tuple[Shape, ...], lse: Any = None
     ) -> PreparedCall:
         """All arguments but the addresses of (query, key, value, out), whose strides are given."""
+        assert self._compiled is not None  # kernels of other machines do not come here
         sizes = call.sizes
         threads = self.num_threads or launcher().max_threads()
-        scalars = (
-            sizes.batch,
-            sizes.query_heads,
-            sizes.query_heads // sizes.kv_heads,
-            sizes.query_length,
-            sizes.key_length,
-            call.kv_batches,
-            call.key_rows,
-            call.causal_offset,
-            threads,
-            splits(self.workload, sizes, threads) if self._decodes else 1,
-            call.options.scale * math.log2(math.e),
+        scalars = call.scalars(
+            threads, splits(self.workload, sizes, threads) if self._decodes else 1
         )
         flat = tuple(s for x in strides for s in kernel_strides(x))
         size = self._compiled.workspace(*scalars)

@@ -66,10 +66,14 @@ def no_keys(kind: ArrayKind, call: Call, out: Any, lse: Any) -> None:
     if lse is None:
         return
     lse[...] = -math.inf
-    sinks = call.options.sinks
-    if sinks is not None:
-        heads = kind.numbers(lse)  # a view: float32 on the processor
-        heads[...] = sinks[:, None] if heads.ndim == 3 else sinks[0]
+    if call.options.sinks is None:
+        return
+    sinks = call.options.sinks.tolist()
+    if len(kind.shape(lse)) < 3:
+        lse[...] = sinks[0]
+        return
+    for head, sink in enumerate(sinks):
+        lse[:, head] = sink
 
 
 def no_queries(call: Call, out: Any, lse: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tvm_attention import environment
 from tvm_attention.compiler import CompiledKernel, kernel_key, load_kernel
+from tvm_attention.cuda.loading import device_kernel
 from tvm_attention.database import (
     Match,
     TuningLog,
@@ -18,7 +19,7 @@ from tvm_attention.database import (
     match,
     warn_of_refusals,
 )
-from tvm_attention.digest import EXPRESSION_DIGEST
+from tvm_attention.digest import CUDA_EXPRESSION_DIGEST, EXPRESSION_DIGEST
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
 from tvm_attention.kernel import Kernel
 from tvm_attention.kernel_source import KernelSource
@@ -83,15 +84,17 @@ def load(
     """The kernel that fits a workload on a target (default: this machine).
 
     The best tuning record is matched, its kernel taken from the disk cache or built (about half a
-    second). ``target`` is a level this machine can run ("x86-64-v3"); ``num_threads`` defaults to
-    TVM_ATTENTION_NUM_THREADS, else what the process's thread pool is set to.
+    second). ``target`` is a level this machine can run ("x86-64-v3"), or a GPU's ("cuda-sm_87"), whose
+    kernel takes torch tensors on such a GPU; ``num_threads`` defaults to TVM_ATTENTION_NUM_THREADS, else
+    what the process's thread pool is set to.
 
     Raises InvalidTypeError, InvalidValueError, UnsupportedError or KernelBuildError.
     """
     _check_workload(workload)
     check_threads(num_threads)
     hardware = _target(target)
-    check_runnable(hardware)
+    if hardware.kind != "cuda":
+        check_runnable(hardware)
     threads = num_threads or environment.num_threads()
     key = (*_neighbourhood(workload), hardware, threads)
     kernel = _kernels.get(key)
@@ -100,6 +103,9 @@ def load(
             kernel = _kernels.get(key)
             if kernel is None:
                 source = select(workload, hardware)
+                if hardware.kind == "cuda":
+                    kernel = _kernels[key] = device_kernel(workload, hardware, source)
+                    return kernel
                 built_for = hardware if source.level is None else cut_down(hardware, source.level)
                 compiled = _compiled(workload, built_for, source.candidate)
                 kernel = _kernels[key] = Kernel(workload, source, compiled, threads)
@@ -152,19 +158,24 @@ def select(workload: AttentionWorkload, target: HardwareTarget) -> KernelSource:
         return unit
 
     def legal(record: TuningRecord) -> str | None:
+        candidate = Candidate.of(record.variant, record.decisions)
+        if target.kind == "cuda":  # a kernel is built for the GPU itself, whose limits may be lower
+            own: DesignSpace = schedules.design_space(workload, machine)
+            return own.refusal(candidate)
         built_for, space = level(record.hardware["isa"])
         if built_for.lanes < machine.lanes:  # slower than the default schedule of wider ones
             return f"its vectors have {built_for.lanes} lanes, the default schedule's here {machine.lanes}"
         if default.variant == "matrix" and not has_matrix_unit(record.target):
             return "it was found without a matrix unit, which the default schedule here uses"
-        return space.refusal(Candidate.of(record.variant, record.decisions))
+        return space.refusal(candidate)
 
-    found: Match = match(workload, target, _read_logs(), legal=legal, expression=EXPRESSION_DIGEST)
+    expression = CUDA_EXPRESSION_DIGEST if target.kind == "cuda" else EXPRESSION_DIGEST
+    found: Match = match(workload, target, _read_logs(), legal=legal, expression=expression)
     record = found.record
     if record is None:
         return KernelSource(default, None, found.rung, found.reasons)
     candidate, isa = Candidate.of(record.variant, record.decisions), record.hardware["isa"]
-    lower = None if isa == target.isa else isa
+    lower = None if isa == target.isa or target.kind == "cuda" else isa
     return KernelSource(candidate, record, found.rung, found.reasons, lower)
 
 
@@ -197,6 +208,8 @@ def _target(target: str | HardwareTarget | None) -> HardwareTarget:
         raise InvalidTypeError(
             f"target: expected a name, a HardwareTarget or None, got {type(target).__name__}"
         )
+    if target is not None and target.strip().lower().startswith("cuda-"):
+        return named_target(target)
     return detect_target(target)
 
 

@@ -55,10 +55,10 @@ class HardwareFacts(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareTarget:
-    """A processor to compile for.
+    """A processor or a GPU to compile for.
 
     name: the most specific name known: a micro-architecture ("icelake") or a level ("x86-64-v4").
-    kind: "x86" or "arm", the key of the schedules registry.
+    kind: "x86", "arm" or "cuda", the key of the schedules registry.
     isa: instruction-set level, one of ``LEVELS[kind]``.
     features: LLVM feature names that the processor really has, beyond the x86-64 baseline.
     cores: cores this process may use.
@@ -97,6 +97,11 @@ class HardwareTarget:
         features += [f"-{f}" for f in sorted(known - self.features)]
         return target | {"mcpu": llvm_name(self.name), "mattr": features}
 
+    @property
+    def arch(self) -> str:
+        """NVIDIA's name of a GPU's compute capability ("sm_87")."""
+        return self.isa.removeprefix("cuda-")
+
     def facts(self) -> HardwareFacts:
         """What a tuning record keeps of this machine."""
         return HardwareFacts(
@@ -133,21 +138,22 @@ def detect_target(override: str | None = None) -> HardwareTarget:
 
 
 def named_target(name: str, cores: int = 1) -> HardwareTarget:
-    """A target by name, to build for without running: a level ("x86-64-v3", "aarch64") or a
+    """A target by name, to build for without running: a level ("x86-64-v3", "aarch64", "cuda-sm_87") or a
     micro-architecture ("icelake", "zen4", "cortex-a72"). Its caches and model are unknown.
 
     Raises InvalidValueError for an unknown name.
     """
     asked = name.strip().lower().replace("_", "-")
     for kind, levels in LEVELS.items():
-        if asked in levels:
+        level = next((n for n in levels if n.replace("_", "-") == asked), None)
+        if level is not None:
             return HardwareTarget(
-                name=asked,
+                name=level,
                 kind=kind,
-                isa=asked,
-                features=features_of(asked),
+                isa=level,
+                features=features_of(level),
                 cores=cores,
-                micro_architecture=asked.replace("-", "_"),
+                micro_architecture=level.replace("-", "_"),
             )
     archspec_name = asked.replace("-", "_")
     archspec_name = ALIASES.get(archspec_name, archspec_name)

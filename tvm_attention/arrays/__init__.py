@@ -14,6 +14,7 @@ import numpy as np
 from tvm_attention.arrays.dlpack import DLPackArrays
 from tvm_attention.arrays.kind import ArrayKind, Shape, is_dense, memory_range
 from tvm_attention.arrays.numpy_arrays import NumPyArrays
+from tvm_attention.arrays.torch_cuda import TorchCudaTensors, torch_cuda_kind
 from tvm_attention.arrays.torch_tensors import TorchTensors
 from tvm_attention.errors import InvalidTypeError
 
@@ -22,15 +23,17 @@ __all__ = [
     "DLPackArrays",
     "NumPyArrays",
     "Shape",
+    "TorchCudaTensors",
     "TorchTensors",
     "is_dense",
     "kind_of",
     "memory_range",
+    "torch_cuda_kind",
 ]
 
 
 def kind_of(query: Any) -> ArrayKind:
-    """The kind a query belongs to; InvalidTypeError for anything that is no array."""
+    """The kind a query on the processor belongs to; InvalidTypeError for anything that is no array."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(query, torch.Tensor):
         return TorchTensors()

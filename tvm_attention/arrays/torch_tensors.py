@@ -16,15 +16,16 @@ class TorchTensors:
 
     def __init__(self) -> None:
         self._torch = sys.modules["torch"]
+        self._place = self._torch.device("cpu")
 
     def opened(self, name: str, array: Any) -> Any:
         torch = self._torch
         if not isinstance(array, torch.Tensor):
             raise mixed_kinds(name, self.name, array)
-        if array.layout != torch.strided or array.is_nested or not array.is_cpu:
+        if array.layout != torch.strided or array.is_nested or array.device != self._place:
             raise UnsupportedError(
-                f"{name}: expected a dense tensor on the cpu, got {_layout(array)} on "
-                f"{array.device}; convert it with .to_dense() or .cpu()"
+                f"{name}: expected a dense tensor on {self._on()}, got {_layout(array)} on "
+                f"{array.device}; convert it with .to_dense() or {self._conversion()}"
             )
         if torch.jit.is_tracing():  # it would record how the result is allocated, and no more
             raise UnsupportedError(
@@ -100,6 +101,12 @@ class TorchTensors:
 
     def own_kind(self, result: Any, query: Any) -> Any:
         return result
+
+    def _on(self) -> str:
+        return "the cpu"
+
+    def _conversion(self) -> str:
+        return ".cpu()"
 
 
 def _layout(tensor: Any) -> str:

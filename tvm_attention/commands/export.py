@@ -1,4 +1,4 @@
-"""``tvm-attention export``: libraries of kernels for programs with no Python and no TVM."""
+"""``tvm-attention export``: kernels for programs with no Python and no TVM."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tvm_attention.commands.arguments import Commands, add_command, add_json
 from tvm_attention.commands.bar import bar
 from tvm_attention.commands.ending import OK
 from tvm_attention.commands.output import console, counted, print_json, say, size_text
+from tvm_attention.cuda.export import FOLDER, ExportedCode, export_cuda
 from tvm_attention.export.building import SHARED, STATIC, Exported, export
 from tvm_attention.export.toolchain import parsed_compilers
 from tvm_attention.suites import SUITES, suite
@@ -17,7 +18,9 @@ from tvm_attention.workload import AttentionWorkload
 
 def add(commands: Commands) -> None:
     """The parser of ``export``."""
-    summary = "write C libraries of kernels that need neither Python nor TVM"
+    summary = (
+        "write kernels that need neither Python nor TVM: C libraries, and machine code for GPUs"
+    )
     parser = add_command(commands, "export", summary, run)
     group = parser.add_mutually_exclusive_group(required=True)
     group.add_argument(
@@ -33,7 +36,7 @@ def add(commands: Commands) -> None:
         metavar="NAMES",
         required=True,
         help="levels and micro-architectures, separated by commas: x86-64-v3,x86-64-v4,cortex-a72; native "
-        "is this machine",
+        "is this machine; cuda-sm_87 and others write cubin, PTX and source with a manifest of launches",
     )
     parser.add_argument(
         "-o", "--output", metavar="DIR", type=Path, required=True, help="the folder to write to"
@@ -56,12 +59,29 @@ def run(options: argparse.Namespace) -> int:
         workloads = [AttentionWorkload.from_text(text) for text in options.workload]
     targets = [name for name in options.targets.split(",") if name.strip()]
     compilers = parsed_compilers(options.compiler)
+    gpus = [name for name in targets if name.strip().lower().startswith("cuda-")]
+    processors = [name for name in targets if name not in gpus]
+    archives: tuple[Exported, ...] = ()
+    device: tuple[ExportedCode, ...] = ()
     with bar(len(workloads) * len(targets)) as advance:
-        archives = export(workloads, targets, options.output, compilers=compilers, progress=advance)
+        if gpus:
+            device = export_cuda(workloads, gpus, options.output, progress=advance)
+        if processors or not gpus:
+            archives = export(
+                workloads, processors, options.output, compilers=compilers, progress=advance
+            )
+    place = options.output / FOLDER
     if options.json:
-        print_json({"archives": [_to_dict(archive) for archive in archives]})
+        described = [_to_dict(archive) for archive in archives]
+        kernels = [{"name": k.name, "target": k.target.name} for k in device]
+        gpu = {"folder": str(place), "kernels": kernels} if device else None
+        print_json({"archives": described} | ({"cuda": gpu} if gpu else {}))
         return OK
     out = console()
+    for code in device:
+        say(out, f"{code.target.name}: {code.candidate}")
+    if device:
+        say(out, f"{place}: {counted(len(device), 'kernel')} for GPUs", style="bold")
     for archive in archives:
         for kernel in archive.kernels:
             say(out, f"{kernel.target.name}: {kernel.source}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import tirx
 
-from tvm_attention.compute.problem import float32
+from tvm_attention.compute.problem import Problem, float32
 
 # Minimax fit of 2**r on [-1/2, 1/2] (relative error 1.9e-9), coefficients rounded to float32 and the
 # constant one exact, so that the largest score of a row has weight 1.
@@ -65,3 +65,8 @@ def exp2(x: Any, polynomial: tuple[float, ...] = POLYNOMIAL) -> Any:
     for coefficient in polynomial[1:]:
         p = p * r + float32(coefficient)
     return p * tirx.reinterpret("float32", bits << tirx.const(23, "int32"))
+
+
+def power(p: Problem, x: Any, polynomial: tuple[float, ...] = POLYNOMIAL) -> Any:
+    """2**x for x <= 0 as the problem's machine computes it best."""
+    return tirx.exp2(x) if p.exp2_unit else exp2(x, polynomial)

@@ -71,10 +71,13 @@ def as_stored(x: Any, dtype: str) -> Any:
 
 
 class Operand:
-    """A (batch, head, row, dense column) tensor; its strides, in elements, are arguments."""
+    """A (batch, head, row, dense column) tensor; its strides, in elements, are arguments, multiples of
+    ``aligned``."""
 
-    def __init__(self, name: str, dtype: str, strides: tuple[int, int, int] | None) -> None:
-        self.dtype = dtype
+    def __init__(
+        self, name: str, dtype: str, strides: tuple[int, int, int] | None, aligned: int = 1
+    ) -> None:
+        self.dtype, self._aligned = dtype, aligned
         self.flat = flat(name, dtype)
         self.strides = (
             [te.var(f"{name}_{axis}_stride", "int64") for axis in ("batch", "head", "row")]
@@ -82,10 +85,17 @@ class Operand:
             else [tirx.const(s, "int64") for s in strides]
         )
 
-    def at(self, base: Any, batch: Any, head: Any, row: Any, column: Any) -> Any:
-        """The element, as float32, of the tensor that starts ``base`` elements on."""
-        place = offset_of((batch, head, row), self.strides)
-        return as_float32(self.flat[base + place + _int64(column)], self.dtype)
+    def at(self, base: Any, batch: Any, head: Any, row: Any, column: Any, raw: bool = False) -> Any:
+        """The element, as float32 or (``raw``) as it is stored, of the tensor that starts ``base`` elements
+        on."""
+        place = offset_of((batch, head, row), [multiple(s, self._aligned) for s in self.strides])
+        stored = self.flat[base + place + _int64(column)]
+        return stored if raw else as_float32(stored, self.dtype)
+
+
+def multiple(stride: Any, factor: int) -> Any:
+    """A number known to be a multiple of ``factor``, written so that TVM sees it."""
+    return stride if factor == 1 else tirx.floordiv(stride, factor) * factor
 
 
 def _int64(index: Any) -> Any:

@@ -10,7 +10,7 @@ from tvm import te, tirx
 
 from tvm_attention.arguments import SCALARS, TENSORS, extras
 from tvm_attention.compute.bounds import Bounds
-from tvm_attention.compute.operand import Operand, as_stored, flat, offset_of
+from tvm_attention.compute.operand import Operand, as_stored, flat, multiple, offset_of
 from tvm_attention.workload import UNBOUNDED, AttentionWorkload
 
 # The score of nothing at all, to start a maximum from. Finite: the difference of two must not be NaN.
@@ -46,11 +46,20 @@ class Problem:
 
     query (batch, query_heads, query_length, head_dim), key (batch, query_heads / group, key_length,
     head_dim), value (..., value_dim); scores are in units of log2 (``scale_log2`` = scale * log2 e), so
-    that exp2 replaces exp.
+    that exp2 replaces exp. ``exp2_unit``: the machine computes 2**x by itself. ``aligned``: elements
+    of which addresses and strides of query, key and value are multiples.
     """
 
-    def __init__(self, workload: AttentionWorkload, fixed: FixedLengths | None = None) -> None:
+    def __init__(
+        self,
+        workload: AttentionWorkload,
+        fixed: FixedLengths | None = None,
+        *,
+        exp2_unit: bool = False,
+        aligned: int = 1,
+    ) -> None:
         w = self.workload = workload
+        self.exp2_unit, self._aligned = exp2_unit, aligned
         assert w.value_dim is not None
         self.head_dim, self.value_dim, self.fixed = w.head_dim, w.value_dim, fixed
         self.scalars = {name: self._scalar(name) for name in SCALARS}
@@ -66,7 +75,7 @@ class Problem:
         self.kv_heads = tirx.floordiv(self["query_heads"], self["group"])
         kv_dtype = w.kv_dtype or w.dtype
         self._query, self._key, self._value = (
-            Operand(name, dtype, self._fixed_strides(name))
+            Operand(name, dtype, self._fixed_strides(name), aligned)
             for name, dtype in zip(TENSORS[:3], (w.dtype, kv_dtype, kv_dtype), strict=True)
         )
 
@@ -88,20 +97,20 @@ class Problem:
         """The greatest number of keys, at least one: TVM guards what could be divided below zero."""
         return tirx.max(self["key_length"], 1)
 
-    def query(self, b: Any, h: Any, row: Any, d: Any) -> Any:
+    def query(self, b: Any, h: Any, row: Any, d: Any, raw: bool = False) -> Any:
         """Element of a query row, the last one repeated beyond the end."""
         row = self.bounds.query_start(b) + self.clamped_row(b, row)
-        return self._query.at(tirx.const(0, "int64"), b, h, row, d)
+        return self._query.at(tirx.const(0, "int64"), b, h, row, d, raw)
 
-    def key(self, b: Any, kv_head: Any, row: Any, d: Any) -> Any:
+    def key(self, b: Any, kv_head: Any, row: Any, d: Any, raw: bool = False) -> Any:
         """Element of a batch element's key as stored, the last key repeated beyond the end."""
         base, batch, row = self._place("key", b, self.clamped(b, row))
-        return self._key.at(base, batch, kv_head, row, d)
+        return self._key.at(base, batch, kv_head, row, d, raw)
 
-    def value(self, b: Any, kv_head: Any, row: Any, c: Any) -> Any:
+    def value(self, b: Any, kv_head: Any, row: Any, c: Any, raw: bool = False) -> Any:
         """Element of a batch element's value as stored; the row must be one of its keys."""
         base, batch, row = self._place("value", b, row)
-        return self._value.at(base, batch, kv_head, row, c)
+        return self._value.at(base, batch, kv_head, row, c, raw)
 
     def memory_row(self, name: str, batch: Any, kv_head: Any, row: Any, column: Any) -> Any:
         """Element of a row of the "key" or "value" tensor in memory, whichever sequence it belongs to."""
@@ -147,7 +156,8 @@ class Problem:
         entry = offset_of((b, row >> shift), (self["table_batch_stride"], 1))
         page = tirx.Cast("int64", self.buffers["table"][entry])
         one = tirx.const(1, "int32")
-        return page * self[f"{name}_page_stride"], 0, row & ((one << shift) - 1)
+        stride = multiple(self[f"{name}_page_stride"], self._aligned)
+        return page * stride, 0, row & ((one << shift) - 1)
 
     def _scalar(self, name: str) -> Any:
         dtype = "float32" if name == "scale_log2" else "int32"

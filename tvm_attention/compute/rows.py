@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tvm_attention.compute.exp2 import exp2
+from tvm_attention.compute.exp2 import power
 from tvm_attention.compute.problem import LOG2_E, LOWEST_SCORE, Problem, float32
 
 Element = Callable[..., Any]
@@ -31,9 +31,9 @@ class Rows:
                 return m, float32(1.0), s
             sink = p.buffers["sinks"][head(*index)] * float32(LOG2_E)
             peak = tirx.max(m, sink)
-            factor = exp2(m - peak)
+            factor = power(p, m - peak)
             # A sink of minus infinity is none: a row that sees nothing then has no share at all.
-            share = tirx.Select(sink < float32(LOWEST_SCORE), float32(0.0), exp2(sink - peak))
+            share = tirx.Select(sink < float32(LOWEST_SCORE), float32(0.0), power(p, sink - peak))
             return peak, factor, s * factor + share
 
         def factor_of(*index: Any) -> Any:

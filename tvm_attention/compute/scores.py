@@ -6,12 +6,13 @@ A score that a query must not see is minus infinity, and its weight exactly zero
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tvm import te, tirx
 
 from tvm_attention.compute.binding import bound
-from tvm_attention.compute.exp2 import POLYNOMIAL, exp2
+from tvm_attention.compute.exp2 import POLYNOMIAL, power
 from tvm_attention.compute.operand import as_float32, offset_of
 from tvm_attention.compute.problem import LOG2_E, LOWEST_SCORE, Problem, float32
 from tvm_attention.compute.tanh import tanh
@@ -27,7 +28,7 @@ def modified(p: Problem, b: Any, h: Any, row: Any, key: Any, score: Any, term: A
     """
     w = p.workload
     if w.softcap:
-        score = p["softcap_log2"] * tanh(score / p["softcap_log2"])
+        score = p["softcap_log2"] * tanh(score / p["softcap_log2"], partial(power, p))
     if w.alibi:
         apart = row + p.bounds.offset(b) - key
         distance = tirx.Cast("float32", tirx.max(apart, -apart))  # tirx.abs goes lane by lane
@@ -50,7 +51,7 @@ def hidden(p: Problem, b: Any, h: Any, row: Any, key: Any) -> Any:
 
 def weight(p: Problem, score: Any, top: Any, polynomial: tuple[float, ...] = POLYNOMIAL) -> Any:
     """2**(score - top), zero for a masked score."""
-    value = exp2(score - top, polynomial)
+    value = power(p, score - top, polynomial)
     if not p.workload.masks:
         return value
     return tirx.Select(score < float32(LOWEST_SCORE), float32(0.0), value)

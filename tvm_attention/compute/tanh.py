@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -22,16 +23,16 @@ POLYNOMIAL = (
 _SMALL = 0.625
 
 
-def tanh(x: Any) -> Any:
-    """tanh(x) to about two float32 roundings; NaN for a NaN.
+def tanh(x: Any, power: Callable[[Any], Any] = exp2) -> Any:
+    """tanh(x) to about two float32 roundings; NaN for a NaN. ``power`` computes 2**x for x <= 0.
 
     Near zero a polynomial, beyond (1 - e) / (1 + e) with e = exp(-2 |x|), which alone would lose the
     small ones to cancellation.
     """
-    return bound(x, _tanh)
+    return bound(x, lambda x: _tanh(x, power))
 
 
-def _tanh(x: Any) -> Any:
+def _tanh(x: Any, power: Callable[[Any], Any]) -> Any:
     size = tirx.Select(x < float32(0.0), -x, x)
     square = x * x
     p = float32(POLYNOMIAL[0])
@@ -44,5 +45,5 @@ def _tanh(x: Any) -> Any:
         return tirx.Select(size < float32(_SMALL), near, far)
 
     one = float32(1.0)
-    e = exp2(size * float32(-2.0 * math.log2(math.e)))
+    e = power(size * float32(-2.0 * math.log2(math.e)))
     return bound(e, lambda e: bound((one - e) / (one + e), ended))

@@ -60,6 +60,11 @@ def chosen_kernels(
     for workload in workloads:
         _check(workload)
     hardware = list(dict.fromkeys(_target(name) for name in targets))
+    if any(t.kind not in MACHINES for t in hardware):
+        raise UnsupportedError(
+            "targets: expected processors, whose kernels go into C libraries, got a GPU; "
+            "tvm_attention.cuda.export writes those"
+        )
     hardware.sort(key=lambda t: -len(t.features))  # stable: of equals the one named first
     found: dict[str, list[ExportedKernel]] = {}
     for workload in {_identity(w): w for w in workloads}.values():

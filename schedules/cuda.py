@@ -1,0 +1,135 @@
+"""The CUDA schedules: limits by compute capability, defaults to start from."""
+
+from __future__ import annotations
+
+import math
+
+from tvm_attention.errors import UnsupportedError
+from tvm_attention.schedules.candidate import Candidate
+from tvm_attention.schedules.cuda_space import (
+    FUSED,
+    FUSED_SPLIT_KV,
+    FUSED_TENSOR,
+    RESERVED,
+    build,
+    decode_rows,
+    design_space,
+    sizes_of,
+)
+from tvm_attention.schedules.device import DeviceParameters
+from tvm_attention.target import HardwareTarget
+from tvm_attention.workload import AttentionWorkload
+
+__all__ = [
+    "MACHINES",
+    "build",
+    "default_candidate",
+    "design_space",
+    "machine_parameters",
+    "starting_points",
+]
+
+_KIB = 1 << 10
+MACHINES = {
+    "sm_75": DeviceParameters(64 * _KIB, 64 * _KIB, 1024, 16, ("float16",)),  # Turing
+    "sm_80": DeviceParameters(163 * _KIB, 164 * _KIB, 2048, 32),  # A100
+    "sm_86": DeviceParameters(99 * _KIB, 100 * _KIB, 1536, 16),  # GeForce 30, A10
+    "sm_87": DeviceParameters(163 * _KIB, 164 * _KIB, 1536, 16),  # Jetson Orin
+    "sm_89": DeviceParameters(99 * _KIB, 100 * _KIB, 1536, 24),  # GeForce 40, L4
+    "sm_90": DeviceParameters(227 * _KIB, 228 * _KIB, 2048, 32),  # H100, H200
+    "sm_100": DeviceParameters(227 * _KIB, 228 * _KIB, 2048, 32),  # B200
+}
+
+# Tiles to start from, the largest first: (row threads, column threads, rows, keys). A thread's share of the
+# scores and of the values is rows x keys and rows x columns; the larger they are, the fewer loads a product
+# takes. The last ones serve head dimensions whose rows fill shared memory.
+_TILES = (
+    (16, 16, 4, 4), (16, 8, 4, 8), (8, 16, 8, 4), (16, 16, 4, 2), (16, 16, 2, 2), (16, 16, 2, 1),
+    (8, 16, 4, 4), (8, 16, 4, 2), (8, 16, 2, 2), (16, 16, 1, 1), (8, 16, 2, 1), (16, 8, 1, 1), (8, 8, 1, 1),
+    (4, 8, 1, 1),
+)  # fmt: skip
+# Of tensor cores: (row threads, rows, keys). A warp has eight row threads.
+_TENSOR_TILES = ((64, 2, 16), (32, 2, 16), (64, 2, 8), (32, 2, 8), (16, 2, 8))
+# Of split-KV, whose rows are those of the class: (column threads, keys). Wide blocks of keys are read at
+# once, narrow ones leave room for more blocks of threads.
+_SPLIT_KV_TILES = ((32, 2), (32, 1), (16, 2), (16, 1))
+# Warps of a multiprocessor to hide the latency of loads: the first tiles that leave room for so many serve.
+_WARPS = (8, 4, 2, 1)
+
+
+def machine_parameters(target: HardwareTarget) -> DeviceParameters:
+    """The limits of the target's compute capability."""
+    return MACHINES[target.arch]
+
+
+def default_candidate(workload: AttentionWorkload, machine: DeviceParameters) -> Candidate:
+    """What runs where no record fits. Chosen by counting loads, registers and shared memory, not measured.
+
+    Raises UnsupportedError for a workload that no variant serves.
+    """
+    space = design_space(workload, machine)
+    if not space.variants:
+        raise UnsupportedError(
+            f"output: expected attention or attention_and_lse on a GPU, got {workload.output!r}; the "
+            f"weights are computed on the CPU"
+        )
+    legal = [c for c in _split_kv(workload) if space.refusal(c) is None]
+    legal = legal or [c for c in _tensor() if space.refusal(c) is None]
+    legal = legal or [c for c in _fused(workload) if space.refusal(c) is None]
+    if not legal:
+        raise UnsupportedError(
+            f"head dimensions: expected those whose rows fit into {machine.shared_per_block} bytes of "
+            f"shared memory, got {workload.head_dim} and value {workload.value_dim}"
+        )
+    warps = {c: _warps(workload, machine, c) for c in legal}
+    return next(c for least in _WARPS for c in legal if warps[c] >= least)
+
+
+def starting_points(workload: AttentionWorkload, machine: DeviceParameters) -> list[Candidate]:
+    """What a search begins with: the default schedule."""
+    return [default_candidate(workload, machine)]
+
+
+def _fused(w: AttentionWorkload) -> list[Candidate]:
+    return [_candidate(w, FUSED, *tile) for tile in _TILES]
+
+
+def _tensor() -> list[Candidate]:
+    shared = {"column_threads": 4, "vector": 4}
+    return [
+        Candidate.of(FUSED_TENSOR, {"row_threads": n, "rows": rows, "keys": keys, **shared})
+        for n, rows, keys in _TENSOR_TILES
+    ]
+
+
+def _split_kv(w: AttentionWorkload) -> list[Candidate]:
+    rows = decode_rows(w)
+    if rows is None:
+        return []
+    return [
+        _candidate(w, FUSED_SPLIT_KV, rows, across, 1, keys) for across, keys in _SPLIT_KV_TILES
+    ]
+
+
+def _candidate(
+    w: AttentionWorkload, variant: str, row_threads: int, column_threads: int, rows: int, keys: int
+) -> Candidate:
+    assert w.value_dim is not None
+    decisions = {
+        "row_threads": row_threads,
+        "column_threads": column_threads,
+        "rows": rows,
+        "keys": keys,
+        "score_steps": math.gcd(w.head_dim, 4),
+        "value_steps": math.gcd(column_threads * keys, 4),
+        "vector": math.gcd(w.head_dim, w.value_dim, 4),
+    }
+    return Candidate.of(variant, decisions)
+
+
+def _warps(w: AttentionWorkload, m: DeviceParameters, c: Candidate) -> int:
+    """Warps of a multiprocessor that its shared memory, registers and threads have room for."""
+    s = sizes_of(w, c)
+    blocks = min(m.blocks, m.threads // s.threads, m.shared // (s.shared + RESERVED))
+    blocks = min(blocks, m.registers // (s.registers * s.threads))
+    return blocks * s.threads // m.warp

@@ -1,0 +1,153 @@
+"""The CUDA design space: which variants and tiles may serve a workload on an architecture.
+
+Nothing here needs TVM, so that a record can be matched to a cached kernel without loading a compiler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_attention.schedules.candidate import Candidate, Choices, DesignSpace
+from tvm_attention.schedules.device import DeviceParameters
+from tvm_attention.workload import AttentionWorkload
+
+FUSED, FUSED_SPLIT_KV, FUSED_TENSOR = "fused", "fused_split_kv", "fused_tensor"
+_STEPS = {"score_steps": (1, 2, 4, 8), "value_steps": (1, 2, 4, 8), "vector": (1, 2, 4)}
+_FUSED_CHOICES = {
+    "row_threads": (2, 4, 8, 16, 32),
+    "column_threads": (8, 16, 32),
+    "rows": (1, 2, 4, 8),
+    "keys": (1, 2, 4, 8),
+    **_STEPS,
+}
+_SPLIT_KV_CHOICES = {
+    "row_threads": (1, 2, 4, 8),
+    "column_threads": (16, 32, 64, 128),
+    "rows": (1, 2, 4, 8),
+    "keys": (1, 2, 4),
+    **_STEPS,
+}
+_TENSOR_CHOICES = {
+    "row_threads": (8, 16, 32, 64),  # eight a warp
+    "column_threads": (4,),
+    "rows": (2, 4),
+    "keys": (4, 8, 16, 32),
+    "vector": (1, 2, 4),
+}
+_LEAST_THREADS = 32
+# Registers of a thread beyond its tiles: addresses, operands of a step, loop counters. nvcc's counts for the
+# default candidates are 30 to 60 above the tiles.
+_OTHER_REGISTERS = 48
+_TENSOR_PADDING = 8  # 16-bit numbers of a row (tvm_attention.schedules.cuda_fused)
+RESERVED = (
+    1 << 10
+)  # bytes of shared memory that a multiprocessor keeps for each block (sm_80 and newer)
+
+
+def build(
+    workload: AttentionWorkload,
+    machine: DeviceParameters,
+    candidate: Candidate,
+    fixed: Any = None,
+) -> Any:
+    """The TVM schedule of a candidate, for all lengths or at fixed ones."""
+    from tvm_attention.schedules import cuda_fused
+
+    return cuda_fused.build(workload, candidate, fixed)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a candidate makes of a workload: a block's query rows and keys, a thread's value columns and
+    how many of those are adjacent, and the bytes and registers it takes."""
+
+    query_block: int
+    key_block: int
+    columns: int
+    adjacent: int
+    shared: int
+    registers: int
+    threads: int
+
+
+def sizes_of(w: AttentionWorkload, c: Candidate) -> Sizes:
+    """The sizes of a candidate's tiles."""
+    assert w.value_dim is not None
+    across, rows, keys = c["column_threads"], c["rows"], c["keys"]
+    tensor = c.variant == FUSED_TENSOR
+    columns = -(-w.value_dim // across)
+    # As wide as 128-bit loads, unless that leaves threads without a column.
+    adjacent = next(n for n in (4, 2, 1) if w.value_dim % (across * n) == 0 or n == 1)
+    query_block, key_block = c["row_threads"] * rows, across * keys
+    row, value_row, weight_row = w.head_dim, columns * across, key_block
+    if tensor:
+        adjacent = 2
+        row, value_row, weight_row = (n + _TENSOR_PADDING for n in (row, value_row, weight_row))
+    else:
+        row, weight_row = _padded(row), _padded(weight_row)
+    staged = key_block * max(row, value_row)  # keys, then values
+    shared = (query_block * (row + weight_row) + staged) * (2 if tensor else 4)
+    shared += 4 * query_block * across  # a maximum a thread
+    state = rows * (2 * columns + 2) + rows * keys  # sums so far and of the block, scores
+    threads = c["row_threads"] * across
+    registers = state + _OTHER_REGISTERS
+    return Sizes(query_block, key_block, columns, adjacent, shared, registers, threads)
+
+
+def decode_rows(workload: AttentionWorkload) -> int | None:
+    """Rows of a key-value head that split-KV serves; None for a prefill workload."""
+    name = workload.length_class
+    return int(name.removeprefix("decode-r")) if name.startswith("decode-r") else None
+
+
+def _padded(columns: int) -> int:
+    """Floats of a row in shared memory (tvm_attention.schedules.cuda_fused)."""
+    if columns % 4:
+        return columns | 1
+    return columns if columns % 8 == 4 else columns + 4
+
+
+def _refusal(w: AttentionWorkload, m: DeviceParameters, c: Candidate) -> str | None:
+    assert w.value_dim is not None
+    s = sizes_of(w, c)
+    if not _LEAST_THREADS <= s.threads <= m.threads_per_block or s.threads % m.warp:
+        return f"{s.threads} threads are no whole warps of at most {m.threads_per_block} threads"
+    if c.variant == FUSED_SPLIT_KV and s.query_block != decode_rows(w):
+        return f"{s.query_block} rows are not the {decode_rows(w)} of the class"
+    if s.shared > m.shared_per_block:
+        return f"{s.shared} bytes of shared memory exceed the {m.shared_per_block} of a block"
+    most = min(m.registers_per_thread, m.registers // s.threads)
+    if s.registers > most:
+        return f"some {s.registers} registers a thread exceed the {most} there are"
+    if w.head_dim % c["vector"] or (s.columns * c["column_threads"]) % c["vector"]:
+        return f"vector={c['vector']} does not divide a row"
+    if w.value_dim % c["vector"]:
+        return f"vector={c['vector']} does not divide the value dimension"
+    if c.variant == FUSED_TENSOR:
+        whole = s.key_block % 16 == 0 and c["row_threads"] % 8 == 0
+        return None if whole else "tensor cores multiply sixteen keys and eight rows at a time"
+    if w.head_dim % c["score_steps"]:
+        return f"score_steps={c['score_steps']} does not divide the head dimension"
+    if s.key_block % c["value_steps"]:
+        return f"value_steps={c['value_steps']} does not divide the key block"
+    return None
+
+
+def tensor_serves(w: AttentionWorkload, m: DeviceParameters) -> bool:
+    """Tensor cores multiply 16-bit numbers, sixteen columns at a time, as they lie in the tensors."""
+    assert w.value_dim is not None
+    whole = w.head_dim % 16 == 0 and w.value_dim % 16 == 0
+    return w.dtype in m.tensor_dtypes and whole and w.kv_dtype is None
+
+
+def design_space(workload: AttentionWorkload, machine: DeviceParameters) -> DesignSpace:
+    """The variants that serve a workload, each with its decisions."""
+    variants: dict[str, Choices] = {}
+    if workload.output != "weights":
+        variants[FUSED] = _FUSED_CHOICES
+        if tensor_serves(workload, machine):
+            variants[FUSED_TENSOR] = _TENSOR_CHOICES
+    if variants and decode_rows(workload) is not None:
+        variants[FUSED_SPLIT_KV] = _SPLIT_KV_CHOICES
+    return DesignSpace(variants, lambda c: _refusal(workload, machine, c))

@@ -1,0 +1,26 @@
+"""What a CUDA schedule needs to know of a GPU architecture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceParameters:
+    """Limits by compute capability, in bytes, threads and 32-bit registers.
+
+    shared_per_block: what a launch may ask for (beyond 48 KiB, it must say so); shared, threads, blocks,
+    registers: of a multiprocessor; tensor_dtypes: what its tensor cores multiply. From the table
+    of technical specifications per compute capability in NVIDIA's CUDA C++ Programming Guide; all have
+    warps of 32 threads, at most 1024 threads a block and 255 registers a thread.
+    """
+
+    shared_per_block: int
+    shared: int
+    threads: int
+    blocks: int
+    tensor_dtypes: tuple[str, ...] = ("float16", "bfloat16")
+    registers: int = 1 << 16
+    warp: int = 32
+    threads_per_block: int = 1024
+    registers_per_thread: int = 255

@@ -1,0 +1,74 @@
+// A stand-in for libcuda: two devices, modules that are shared libraries of cuda_on_cpu.h's. A "cubin" is the path
+// of such a library. What a program must not do is an error here, too.
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <dlfcn.h>
+#include <set>
+#include <string>
+#include <vector>
+
+enum { OK = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_CONTEXT = 201, NOT_FOUND = 500, LAUNCH_FAILED = 719 };
+typedef int (*Run)(void**, int, int, int, int, int);
+struct Function { Run run; int context; int allowed; };
+
+static bool initialised;
+static int retained[2] = {1000, 1001};
+static std::vector<int*> contexts;
+static std::string journal;
+
+extern "C" {
+int cuInit(unsigned) { initialised = true; return OK; }
+int cuGetErrorString(int status, const char** text) {
+  *text = status == NO_CONTEXT ? "invalid device context" : status == NOT_FOUND ? "named symbol not found" : "stand-in error";
+  return OK;
+}
+int cuDeviceGet(int* device, int number) {
+  if (!initialised) return NOT_INITIALIZED;
+  if (number < 0 || number > 1) return 101;
+  *device = number;
+  return OK;
+}
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  (void)device;
+  *value = attribute == 16 ? 3 : attribute == 75 ? 8 : attribute == 76 ? 7 : -1;
+  return OK;
+}
+int cuDevicePrimaryCtxRetain(void** context, int device) { *context = &retained[device]; return OK; }
+int cuCtxPushCurrent_v2(void* context) { contexts.push_back(static_cast<int*>(context)); return OK; }
+int cuCtxPopCurrent_v2(void** context) {
+  if (contexts.empty()) return NO_CONTEXT;
+  *context = contexts.back();
+  contexts.pop_back();
+  return OK;
+}
+int cuModuleLoadData(void** module, const void* image) {
+  if (contexts.empty()) return NO_CONTEXT;
+  *module = dlopen(static_cast<const char*>(image), RTLD_NOW | RTLD_LOCAL);
+  return *module == nullptr ? INVALID_VALUE : OK;
+}
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+  if (contexts.empty()) return NO_CONTEXT;
+  Run run = reinterpret_cast<Run>(dlsym(module, (std::string("run_") + name).c_str()));
+  if (run == nullptr) return NOT_FOUND;
+  *function = new Function{run, *contexts.back(), 48 << 10};
+  return OK;
+}
+int cuFuncSetAttribute(void* function, int attribute, int value) {
+  if (attribute != 8) return INVALID_VALUE;
+  static_cast<Function*>(function)->allowed = value;
+  return OK;
+}
+int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, void* stream, void** parameters, void** extra) {
+  Function* f = static_cast<Function*>(function);
+  if (contexts.empty() || *contexts.back() != f->context) return NO_CONTEXT;
+  if (gy != 1 || gz != 1 || bz != 1 || extra != nullptr || static_cast<int>(shared) > f->allowed) return INVALID_VALUE;
+  char line[80];
+  snprintf(line, sizeof line, "device %d stream %ld\n", f->context - 1000, reinterpret_cast<long>(stream));
+  journal += line;
+  return f->run(parameters, gx, bx, by, shared, 2) == 0 ? OK : LAUNCH_FAILED;
+}
+int stand_in_contexts() { return contexts.size(); }
+const char* stand_in_journal() { return journal.c_str(); }
+}

@@ -1,0 +1,53 @@
+"""Tuning records of GPUs: held by logs and matched as those of processors are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tuning_records import record
+
+from tvm_attention import runtime
+from tvm_attention.database import write_log
+from tvm_attention.digest import CUDA_EXPRESSION_DIGEST
+from tvm_attention.schedules import cuda
+from tvm_attention.target import named_target
+from tvm_attention.workload import AttentionWorkload
+
+WIDE = AttentionWorkload(head_dim=128)
+CHANGES = {"keys": 8}
+
+
+@pytest.fixture
+def log_of_sm_80(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log with the default tiles of sm_80 but for CHANGES, which are too large for sm_86."""
+    target = named_target("cuda-sm_80")
+    candidate = cuda.default_candidate(WIDE, cuda.MACHINES["sm_80"]).replace(**CHANGES)
+    made = record(
+        target, workload=WIDE, variant=candidate.variant, decisions=dict(candidate.decisions),
+        expression=CUDA_EXPRESSION_DIGEST, kind="modelled",
+    )  # fmt: skip
+    write_log(tmp_path / target.name / "made.jsonl", [made])
+    monkeypatch.setenv("TVM_ATTENTION_LOG_DIR", str(tmp_path))
+    runtime.forget_kernels()
+
+
+@pytest.mark.usefixtures("log_of_sm_80")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_87", "sm_90"])
+def test_a_record_serves_its_gpu_and_newer_ones_of_its_limits(arch: str) -> None:
+    source = runtime.select(WIDE, named_target(f"cuda-{arch}"))
+    assert source.record is not None
+    assert source.candidate["keys"] == 8
+    assert source.level is None  # built for the GPU itself
+    runtime.forget_kernels()
+
+
+@pytest.mark.usefixtures("log_of_sm_80")
+@pytest.mark.parametrize(("arch", "reason"), [("sm_86", "shared memory"), ("sm_75", "sm_80")])
+def test_others_keep_their_defaults_and_say_why(arch: str, reason: str) -> None:
+    target = named_target(f"cuda-{arch}")
+    source = runtime.select(WIDE, target)
+    assert source.record is None
+    assert source.candidate == cuda.default_candidate(WIDE, cuda.machine_parameters(target))
+    assert any(reason in text for text in source.reasons)
+    runtime.forget_kernels()

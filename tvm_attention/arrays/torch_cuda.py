@@ -1,0 +1,56 @@
+"""torch tensors in a GPU's memory."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tvm_attention.arrays.torch_tensors import TorchTensors
+
+
+class TorchCudaTensors(TorchTensors):
+    """Those of the GPU that a query is on."""
+
+    name = "torch tensors on a GPU"
+
+    def __init__(self, place: Any) -> None:
+        super().__init__()
+        self._place = place
+
+    def numbers(self, array: Any) -> NDArray[Any]:
+        """A copy on the processor: waits for what the GPU has to do before."""
+        return super().numbers(array.cpu())
+
+    def uploaded(self, numbers: NDArray[Any], like: Any) -> Any:
+        """A copy of an array on the processor in the memory of ``like``'s GPU, made before anything that
+        the caller's stream runs later."""
+        return self._torch.from_numpy(numbers).to(like.device)
+
+    def device(self, array: Any) -> int:
+        """The number of the array's GPU."""
+        return int(array.device.index)
+
+    def stream(self, array: Any) -> int:
+        """The handle of the caller's current stream on the array's GPU."""
+        return int(self._torch.cuda.current_stream(array.device).cuda_stream)
+
+    def target(self, array: Any) -> str:
+        """The name of the target that the array's GPU is."""
+        major, minor = self._torch.cuda.get_device_capability(array.device)
+        return f"cuda-sm_{major}{minor}"
+
+    def _on(self) -> str:
+        return f"{self._place} like the query"
+
+    def _conversion(self) -> str:
+        return f".to({str(self._place)!r})"
+
+
+def torch_cuda_kind(query: Any) -> TorchCudaTensors | None:
+    """The kind of a torch tensor in a GPU's memory; None for anything else."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(query, torch.Tensor) or not query.is_cuda:
+        return None
+    return TorchCudaTensors(query.device)

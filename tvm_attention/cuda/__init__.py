@@ -1,0 +1,1 @@
+"""CUDA: device source, its compilers, the driver, launches on the caller's stream."""

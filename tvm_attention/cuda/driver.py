@@ -1,0 +1,116 @@
+"""The CUDA driver: functions put into a GPU's memory and started on a stream, by way of ctypes.
+
+Contexts are the devices' primary ones, which the CUDA runtime uses, and torch with it: addresses and
+streams of torch's are valid here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any
+
+from tvm_attention.cuda.launching import Parameters
+from tvm_attention.device_code import DeviceCode, DeviceFunction
+from tvm_attention.errors import KernelBuildError, UnsupportedError
+
+_NAMES = ("libcuda.so.1", "libcuda.so")
+# CUdevice_attribute and CUfunction_attribute, from cuda.h.
+_MULTIPROCESSORS = 16
+_MAJOR, _MINOR = 75, 76
+_DYNAMIC_SHARED_BYTES = 8
+_STATIC_SHARED_BYTES = 48 << 10  # up to which a launch need not ask beforehand
+
+
+class Driver:
+    """libcuda, initialised."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self.call("cuInit", 0)
+        self._contexts: dict[int, ctypes.c_void_p] = {}
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function. Raises KernelBuildError, naming it, unless it succeeds."""
+        status = getattr(self._library, name)(*arguments)
+        if status != 0:
+            message = ctypes.c_char_p()
+            self._library.cuGetErrorString(status, ctypes.byref(message))
+            text = (message.value or b"unknown").decode()
+            raise KernelBuildError(f"CUDA driver: {name} failed with error {status}: {text}")
+
+    def attribute(self, device: int, number: int) -> int:
+        value, handle = ctypes.c_int(), ctypes.c_int()
+        self.call("cuDeviceGet", ctypes.byref(handle), device)
+        self.call("cuDeviceGetAttribute", ctypes.byref(value), number, handle)
+        return value.value
+
+    def arch(self, device: int) -> str:
+        """The compute capability of a device, "sm_87"."""
+        return f"sm_{self.attribute(device, _MAJOR)}{self.attribute(device, _MINOR)}"
+
+    @contextmanager
+    def current(self, device: int) -> Iterator[None]:
+        """Make a device's context that of this thread, and what was before afterwards."""
+        if device not in self._contexts:
+            context, handle = ctypes.c_void_p(), ctypes.c_int()
+            self.call("cuDeviceGet", ctypes.byref(handle), device)
+            self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), handle)
+            self._contexts[device] = context
+        self.call("cuCtxPushCurrent_v2", self._contexts[device])
+        try:
+            yield
+        finally:
+            self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+    def load(self, code: DeviceCode, image: bytes, device: int) -> LoadedModule:
+        """Put machine code into a device's memory."""
+        return LoadedModule(self, code, image, device)
+
+
+class LoadedModule:
+    """Functions in a GPU's memory, for as long as the process lives."""
+
+    def __init__(self, driver: Driver, code: DeviceCode, image: bytes, device: int) -> None:
+        self.code, self._driver, self._device = code, driver, device
+        self.multiprocessors = driver.attribute(device, _MULTIPROCESSORS)
+        self._functions: dict[str, ctypes.c_void_p] = {}
+        module = ctypes.c_void_p()
+        with driver.current(device):
+            driver.call("cuModuleLoadData", ctypes.byref(module), image)
+            for function in code.functions:
+                self._functions[function.name] = self._function(module, function)
+
+    def _function(self, module: ctypes.c_void_p, function: DeviceFunction) -> ctypes.c_void_p:
+        handle = ctypes.c_void_p()
+        name = function.name.encode()
+        self._driver.call("cuModuleGetFunction", ctypes.byref(handle), module, name)
+        if function.shared_bytes > _STATIC_SHARED_BYTES:
+            attribute, size = _DYNAMIC_SHARED_BYTES, function.shared_bytes
+            self._driver.call("cuFuncSetAttribute", handle, attribute, size)
+        return handle
+
+    def launch(
+        self, function: DeviceFunction, blocks: int, parameters: Parameters, stream: int
+    ) -> None:
+        x, y = function.threads
+        handle, shared = self._functions[function.name], function.shared_bytes
+        with self._driver.current(self._device):
+            self._driver.call(
+                "cuLaunchKernel", handle, blocks, 1, 1, x, y, 1, shared, ctypes.c_void_p(stream),
+                parameters.array, None,
+            )  # fmt: skip
+
+
+@cache
+def driver() -> Driver:
+    """The driver of this machine. Raises UnsupportedError where there is none."""
+    for name in _NAMES:
+        with suppress(OSError):
+            return Driver(ctypes.CDLL(name))
+    raise UnsupportedError(
+        f"CUDA: expected NVIDIA's driver ({_NAMES[0]}) to run kernels on a GPU, got none; install it, or "
+        f"pass arrays of the processor"
+    )

@@ -1,0 +1,208 @@
+"""From a GPU schedule to device functions: one axis of blocks, exact key loops, the caller's tensors.
+
+The counterpart of :func:`tvm_attention.lowering.lower` for kernels that a grid of thread blocks runs.
+Schedules mark what is done here:
+
+===============  ===========================================================================
+``key_block``    the loop over blocks of that many keys: those that the block's rows see
+``if_nan``       rows of the stage OX, computed only where FLAG is NaN; OX takes the place of OT
+``tensor_product``  a nest that becomes a call: of the stage ST (0) or OT (1)
+===============  ===========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import transform
+
+from tvm_attention.compute import Bounds
+from tvm_attention.compute.device import LANES, DeviceTiles, split_blocks
+from tvm_attention.compute.operand import FLAT_SIZE, is_nan
+from tvm_attention.compute.problem import ceil_div
+from tvm_attention.device_code import TENSOR_PRODUCT
+from tvm_attention.lowering.convention import Outputs
+from tvm_attention.lowering.device_stores import DeviceStores
+from tvm_attention.lowering.statements import sequence, statements, with_body
+from tvm_attention.workload import AttentionWorkload
+
+_AXES = ("blockIdx.z", "blockIdx.y", "blockIdx.x")  # of the schedules, outermost first
+
+
+def lower_device(func: tirx.PrimFunc, workload: AttentionWorkload, tiles: DeviceTiles) -> Any:
+    """The block-free function of a scheduled kernel on the caller's tensors; grids have one axis.
+
+    Its parameters are the buffers query, key, value, out, the scalars, strides and extras of
+    tvm_attention.arguments, and where there are two grids a workspace of float32.
+    """
+    blocks = _lower_blocks(tvm.IRModule({"main": func}))["main"]
+    symbols = {p.name: p for p in blocks.params}
+    bounds = Bounds(workload, symbols, lambda i: tirx.BufferLoad(symbols["ragged"], [i]))
+    outputs = Outputs(symbols, bounds, workload)
+    device = _Device(symbols, bounds, outputs, workload, tiles)
+    body = device.rewrite(blocks.body)
+    given = [p for p in blocks.params if p.name != "O"] + [outputs.out, *outputs.strides]
+    if workload.output == "attention_and_lse":
+        given += [outputs.lse, *outputs.lse_strides]
+    if tiles.split:
+        given.append(device.workspace)
+    return tirx.PrimFunc(given, body, blocks.ret_type, blocks.attrs)
+
+
+def _lower_blocks(mod: tvm.IRModule) -> tvm.IRModule:
+    """TVM's default passes up to LowerOpaqueBlock: thread loops are launches, annotations survive."""
+    for step in (
+        transform.CanonicalizeLoop(),
+        transform.LowerInitBlock(),
+        transform.PlanAndUpdateBufferAllocationLocation(),
+        transform.ConvertBlocksToOpaque(),
+        transform.LiftThreadBinding(),
+        transform.CompactBufferAllocation(),
+        transform.UnifyThreadBinding(),
+        transform.LowerMatchBuffer(),
+        transform.StmtSimplify(),
+        transform.LowerOpaqueBlock(),
+    ):
+        mod = step(mod)
+    return mod
+
+
+class _Device:
+    """Rewrites the launches, the annotated loops and the stores of the result."""
+
+    def __init__(
+        self,
+        symbols: Mapping[str, Any],
+        bounds: Bounds,
+        outputs: Outputs,
+        workload: AttentionWorkload,
+        tiles: DeviceTiles,
+    ) -> None:
+        self._symbols, self._bounds = symbols, bounds
+        self._stores = DeviceStores(symbols, bounds, outputs, workload, tiles)
+        self._workload, self._tiles = workload, tiles
+        size = (tirx.const(FLAT_SIZE, "int64"),)
+        self.workspace = tirx.decl_buffer(size, "float32", name="workspace", layout=None)
+        self._launch: dict[str, Any] = {}  # axis of the schedule: its launch
+        self._stages: dict[str, Any] = {}  # name of a stage: its buffer
+        self._staged: Any = None
+
+    def rewrite(self, stmt: Any) -> Any:
+        """The statement with what is marked replaced."""
+        if isinstance(stmt, tirx.SeqStmt):
+            return sequence([x for s in stmt.seq for x in statements(self.rewrite(s))])
+        if isinstance(stmt, tirx.AttrStmt):
+            return self._attribute(stmt)
+        if isinstance(stmt, tirx.AllocBuffer):
+            return self._allocation(stmt)
+        if isinstance(stmt, tirx.For):
+            return self._loop(stmt)
+        if isinstance(stmt, tirx.IfThenElse):
+            other = None if stmt.else_case is None else self.rewrite(stmt.else_case)
+            return tirx.IfThenElse(stmt.condition, self.rewrite(stmt.then_case), other)
+        if isinstance(stmt, tirx.BufferStore) and stmt.buffer.same_as(self._symbols["O"]):
+            return self._stores.store(stmt)
+        return stmt
+
+    def _attribute(self, stmt: Any) -> Any:
+        """Launches of blocks along several axes become one along x: the others end at 65535 blocks."""
+        axis = stmt.node.thread_tag if stmt.attr_key == "thread_extent" else ""
+        if axis not in _AXES:
+            return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, self.rewrite(stmt.body))
+        if axis == _AXES[0]:
+            self._launch = {}
+        self._launch[axis] = stmt
+        body = self.rewrite(stmt.body)
+        if axis != _AXES[0]:
+            return body
+        launches = [self._launch[a] for a in _AXES if a in self._launch]
+        blocks, binds = tirx.const(1, "int32"), []
+        task = tirx.Var("task", "int32")
+        for launch in reversed(launches):
+            index = tirx.truncmod(tirx.truncdiv(task, blocks), launch.value)
+            binds.append(tirx.Bind(launch.node.var, index))
+            blocks = blocks * launch.value
+        grid = tirx.IterVar(None, task, tirx.IterVar.ThreadIndex, "blockIdx.x")
+        return tirx.AttrStmt(grid, "thread_extent", blocks, sequence([*binds, *statements(body)]))
+
+    def _allocation(self, stmt: Any) -> Any:
+        name = stmt.buffer.name.removesuffix("_local").removesuffix("_shared.dyn")
+        self._stages[name] = stmt.buffer
+        if name == "OX":
+            return tirx.DeclBuffer(stmt.buffer, data=self._stages["OT"].data)
+        if name == "KT":
+            return self._keys_or_values(stmt.buffer)
+        if name == "VT":
+            return tirx.DeclBuffer(stmt.buffer, data=self._staged.data)
+        if stmt.buffer.scope() == "global":  # what one grid leaves to the next
+            return tirx.DeclBuffer(stmt.buffer, data=self.workspace.data)
+        return stmt
+
+    def _keys_or_values(self, keys: Any) -> Any:
+        """Shared memory for a block of keys, in whose place its values are loaded."""
+        t = self._tiles
+        values = t.columns * t.column_threads + (LANES if t.tensor else 0)
+        size = t.key_block * max(int(keys.strides[-2]), values)
+        self._staged = tirx.decl_buffer(
+            (size,), keys.dtype, name="keys_or_values", scope=keys.scope(), layout=None
+        )
+        declared = tirx.DeclBuffer(keys, data=self._staged.data)
+        return sequence([tirx.AllocBuffer(self._staged), declared])
+
+    def _loop(self, loop: Any) -> Any:
+        notes = dict(loop.annotations)
+        if "tensor_product" in notes:
+            return self._tensor_product("OT" if int(notes["tensor_product"]) else "ST")
+        body = self.rewrite(loop.body)
+        if notes.pop("if_nan", None) is not None:
+            flag = self._stages["FLAG"]
+            index = [*[0] * (len(flag.shape) - 1), loop.loop_var]
+            body = tirx.IfThenElse(is_nan(tirx.BufferLoad(flag, index)), body, None)
+        if notes.pop("key_block", None) is None:
+            return with_body(loop, body)
+        first, end = self._key_blocks()
+        if first is None:
+            return tirx.For(loop.loop_var, loop.min, end, loop.kind, body, None, notes)
+        # Counted from zero, as TVM makes all loops.
+        variable = tirx.Var(f"{loop.loop_var.name}_from_zero", "int32")
+        body = sequence([tirx.Bind(loop.loop_var, variable + first), *statements(body)])
+        count = tirx.max(end - first, 0)
+        return tirx.For(variable, loop.min, count, loop.kind, body, None, notes)
+
+    def _tensor_product(self, name: str) -> Any:
+        """The stage ST or OT as the call of a function of tensor_cores.cuh, in place of its loops."""
+        t, stages = self._tiles, self._stages
+        values = name == "OT"
+        rows, columns = stages["PS" if values else "QT"], stages["VT" if values else "KT"]
+        sizes = (
+            t.rows,
+            (t.columns if values else t.keys) // 2,
+            t.key_block if values else self._workload.head_dim,
+            int(rows.strides[-4 if values else -2]),
+            int(columns.strides[-2]),
+            "true" if values else "false",
+        )
+        kind = {"float16": "half", "bfloat16": "ushort"}[self._workload.dtype]
+        function = f"{TENSOR_PRODUCT}<{', '.join(map(str, (kind, *sizes)))}>"
+        given = (stages[name].access_ptr("w"), rows.access_ptr("r"), self._staged.access_ptr("r"))
+        return tirx.Evaluate(tirx.call_extern("int32", function, *given))
+
+    def _key_blocks(self) -> tuple[Any, Any]:
+        """The first block of keys that any row of the task sees (None for 0) and the one after the last."""
+        b, _, index = (self._launch[axis].node.var for axis in _AXES)
+        bounds, size = self._bounds, self._tiles.key_block
+        if self._tiles.split:
+            blocks = split_blocks(bounds, self._symbols, size, b)
+            end = bounds.end_key(b, self._symbols["query_length"] - 1)
+            left = end - bounds.first_key(b, 0) - index * blocks * size
+            return None, tirx.min(blocks, ceil_div(tirx.max(left, 0), size))
+        start = index * self._tiles.query_block
+        last = tirx.min(start + self._tiles.query_block, bounds.queries(b)) - 1
+        first = bounds.first_key(b, start)
+        end = ceil_div(tirx.max(bounds.end_key(b, last), 0), size)
+        if self._workload.ragged:  # a batch element may have fewer rows than there are blocks for
+            end = tirx.Select(start < bounds.queries(b), end, 0)
+        return None if isinstance(first, int) else tirx.floordiv(first, size), end

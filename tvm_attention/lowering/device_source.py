@@ -1,0 +1,123 @@
+"""From a device function on the caller's tensors to CUDA source, and what is launched of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import transform
+from tvm.s_tir.analysis import verify_gpu_code
+
+from tvm_attention.device_code import DeviceCode, DeviceFunction
+from tvm_attention.errors import KernelBuildError
+from tvm_attention.lowering.statements import statements
+
+_DEVICE_CALL = 2  # TVM's calling convention of a function that a grid runs
+
+
+def device_source(func: tirx.PrimFunc, target: dict[str, Any], name: str) -> DeviceCode:
+    """CUDA source of a function lowered by tvm_attention.lowering.device; its kernels are called ``name``
+    and a number.
+
+    ``target`` is the argument of tvm.target.Target. Raises KernelBuildError for a kernel beyond the
+    target's limits of threads or shared memory.
+    """
+    cuda = tvm.target.Target(target, host={"kind": "llvm"})
+    module = tvm.IRModule({name: func.with_attr("global_symbol", name)})
+    module = tirx.transform.BindTarget(cuda)(module)
+    for step in _steps():
+        module = step(module)
+    kernels = {
+        variable: f
+        for variable, f in sorted(module.functions_items(), key=lambda item: item[0].name_hint)
+        if int(f.attrs.get("calling_conv", 0)) == _DEVICE_CALL
+    }
+    functions = tuple(_described(f) for f in kernels.values())
+    for kernel, f in zip(kernels.values(), functions, strict=True):
+        _check_limits(kernel, f, target)
+    device = tvm.IRModule(kernels)
+    for step in (
+        tirx.transform.LowerWarpMemory(),
+        tirx.transform.StmtSimplify(),
+        tirx.transform.LowerIntrin(),
+    ):
+        device = step(device)
+    text: str = tvm.get_global_func("target.build.cuda")(device, cuda).inspect_source()
+    # One block a multiprocessor may take all registers: without the number, some compilers keep room for
+    # more and spill.
+    text = re.sub(r"__launch_bounds__\((\d+)\)", r"__launch_bounds__(\1, 1)", text)
+    return DeviceCode(text[text.index('extern "C" __global__') :], functions)
+
+
+def _steps() -> tuple[Any, ...]:
+    """TVM's default passes after LowerOpaqueBlock that these functions need."""
+    t = tirx.transform
+    return (
+        t.FlattenBuffer(),
+        t.NarrowDataType(32),
+        t.VectorizeLoop(True),
+        t.StorageRewrite(),
+        t.UnrollLoop(),
+        transform.RenormalizeSplitPattern(),
+        t.StmtSimplify(),
+        t.RemoveNoOp(),
+        transform.RewriteUnsafeSelect(),
+        t.VerifyMemory(),
+        t.AnnotateEntryFunc(),
+        # What shares memory must be known before it is decided where threads wait for each other.
+        transform.MergeSharedMemoryAllocations(),
+        transform.ThreadSync("shared.dyn"),
+        t.SplitHostDevice(),
+    )
+
+
+def _described(func: Any) -> DeviceFunction:
+    threads, shared = {"threadIdx.x": 1, "threadIdx.y": 1}, 0
+    for stmt in _nested(func.body):
+        if isinstance(stmt, tirx.AttrStmt) and stmt.attr_key == "thread_extent":
+            if stmt.node.thread_tag in threads:
+                threads[stmt.node.thread_tag] = int(stmt.value)
+        elif isinstance(stmt, tirx.AllocBuffer) and stmt.buffer.scope() == "shared.dyn":
+            shared += int(stmt.buffer.shape[0]) * (tvm.DataType(str(stmt.buffer.dtype)).bits // 8)
+    names = tuple(p.name.removesuffix("_ptr") for p in func.params)
+    name = str(func.attrs["global_symbol"])
+    return DeviceFunction(name, names, (threads["threadIdx.x"], threads["threadIdx.y"]), shared)
+
+
+def _nested(stmt: Any) -> Iterator[Any]:
+    """A statement and those within it, outermost first."""
+    for s in statements(stmt):
+        yield s
+        for part in ("body", "then_case", "else_case"):
+            if getattr(s, part, None) is not None:
+                yield from _nested(getattr(s, part))
+
+
+def _one_block(stmt: Any) -> Any:
+    """The statement launched on a grid of one block: TVM verifies no other size than a number."""
+    if isinstance(stmt, tirx.SeqStmt):
+        return tirx.SeqStmt([_one_block(s) for s in stmt.seq])
+    if isinstance(stmt, tirx.AttrStmt):
+        blocks = stmt.attr_key == "thread_extent" and stmt.node.thread_tag == "blockIdx.x"
+        size = tirx.const(1, "int32") if blocks else stmt.value
+        return tirx.AttrStmt(stmt.node, stmt.attr_key, size, _one_block(stmt.body))
+    return stmt
+
+
+def _check_limits(func: Any, described: DeviceFunction, target: dict[str, Any]) -> None:
+    limits = {
+        "max_threads_per_block": target["max_threads_per_block"],
+        "max_shared_memory_per_block": target["max_shared_memory_per_block"],
+    }
+    if described.shared_bytes <= limits["max_shared_memory_per_block"] and verify_gpu_code(
+        func.with_body(_one_block(func.body)), limits
+    ):
+        return
+    raise KernelBuildError(
+        f"kernel {described.name}: expected at most {limits['max_threads_per_block']} threads and "
+        f"{limits['max_shared_memory_per_block']} bytes of shared memory, got {described.threads} "
+        f"threads and {described.shared_bytes} bytes; choose smaller tiles"
+    )
