@@ -209,8 +209,8 @@ def test_candidates_by_value() -> None:
 
 
 def test_a_kind_without_schedules_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="expected a kind among x86, arm, got cuda"):
-        schedules_for(replace(named_target("cortex-a72"), kind="cuda"))
+    with pytest.raises(UnsupportedError, match=r"expected a kind among .*, got riscv"):
+        schedules_for(replace(named_target("cortex-a72"), kind="riscv"))
 
 
 def drawn_of(workload: AttentionWorkload, target: HardwareTarget, count: int) -> list[Candidate]:

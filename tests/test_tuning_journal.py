@@ -166,7 +166,8 @@ def test_a_damaged_line_costs_itself(bad: str) -> None:
 def test_a_line_that_is_no_text_costs_itself() -> None:
     journal = Journal(WORKLOAD, TARGET, 2)
     journal.add(GOOD)
-    journal.path.write_bytes(b"\xff\xfe" + journal.path.read_bytes())
+    header, trial = journal.path.read_bytes().splitlines()
+    journal.path.write_bytes(b"\n".join([header, b"\xff\xfe" + trial, b""]))
     assert journal.read() == ([], None)
     journal.add(FAILED)
     assert journal.read() == ([FAILED], None)

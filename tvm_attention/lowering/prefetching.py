@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import tvm
 from tvm import tirx
+from tvm_ffi import structural_equal
 
 from tvm_attention.lowering.statements import (
     loads,
@@ -77,7 +77,7 @@ def _place(variable: Any, value: int) -> Mapping[Any, Any]:
 def _first_asked(stmt: Any, ahead: Mapping[Any, Any], seen: list[Any]) -> Any:
     """The statement after the prefetches of its reads, but for those ``seen`` in statements before it."""
     stmt, reads = _reads(stmt, ahead)
-    new = [r for r in reads if not any(tvm.ir.structural_equal(r, s) for s in seen)]
+    new = [r for r in reads if not any(structural_equal(r, s) for s in seen)]
     seen += new
     return _asked(stmt, new, ahead)
 

@@ -43,7 +43,7 @@ def first_load(expression: Any, but: tuple[str, ...]) -> Any:
 
 def loads(expression: Any) -> list[Any]:
     """All loads of buffers within an expression, but for those in their indices."""
-    if hasattr(expression, "indices"):
+    if hasattr(expression, "source"):  # a shuffle of vectors has indices, too
         return [expression]
     return [load for child in children(expression) for load in loads(child)]
 
