@@ -15,7 +15,7 @@ from tvm_attention.arguments import SCALARS, STORAGE, STRIDES, TENSORS, extras
 from tvm_attention.compute import Bounds
 from tvm_attention.compute.operand import FLAT_SIZE, offset_of
 from tvm_attention.lowering.memory import pointer
-from tvm_attention.lowering.statements import load_of, sequence, with_body
+from tvm_attention.lowering.statements import inside, load_of, sequence
 from tvm_attention.workload import AttentionWorkload
 
 
@@ -70,16 +70,9 @@ class Outputs:
 
     def redirect(self, s: Any) -> Any:
         """The statement with its stores to the output replaced."""
-        if isinstance(s, tirx.SeqStmt):
-            return tirx.SeqStmt([self.redirect(x) for x in s.seq])
-        if isinstance(s, tirx.For):
-            return with_body(s, self.redirect(s.body))
-        if isinstance(s, tirx.IfThenElse):
-            other = None if s.else_case is None else self.redirect(s.else_case)
-            return tirx.IfThenElse(s.condition, self.redirect(s.then_case), other)
         if isinstance(s, tirx.BufferStore) and s.buffer.same_as(self._dense):
             return self._store(s)
-        return s
+        return inside(s, self.redirect)
 
     def _store(self, s: Any) -> Any:
         b, h, i, column = s.indices

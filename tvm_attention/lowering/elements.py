@@ -15,23 +15,16 @@ from typing import Any
 from tvm import tirx
 from tvm.sym import Analyzer
 
-from tvm_attention.lowering.statements import loads, sequence, substituted, uses, with_body
+from tvm_attention.lowering.statements import inside, loads, sequence, substituted, uses, with_body
 
 RUN = 4  # neighbours that one load brings
 
 
 def by_element(stmt: Any) -> Any:
     """The statement with the scalars of its register tiles taken from vectors."""
-    if isinstance(stmt, tirx.SeqStmt):
-        return tirx.SeqStmt([by_element(s) for s in stmt.seq])
-    if isinstance(stmt, tirx.IfThenElse):
-        other = None if stmt.else_case is None else by_element(stmt.else_case)
-        return tirx.IfThenElse(stmt.condition, by_element(stmt.then_case), other)
-    if not isinstance(stmt, tirx.For):
-        return stmt
     tile = _Tile.of(stmt)
     if tile is None:
-        return with_body(stmt, by_element(stmt.body))
+        return inside(stmt, by_element)
     return tile.along_rows() or tile.along_steps() or stmt
 
 

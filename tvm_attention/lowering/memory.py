@@ -12,7 +12,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from tvm_attention.lowering.statements import sequence, statements, with_body
+from tvm_attention.lowering.statements import inside, sequence, with_body
 
 
 def pointer(dtype: Any) -> Any:
@@ -25,17 +25,9 @@ def tiles_on_stack(stmt: Any) -> Any:
 
     TVM would take 1024 bytes and more from the heap, at every tile, and no register would hold them.
     """
-    if isinstance(stmt, tirx.SeqStmt):
-        rewritten = [tiles_on_stack(s) for s in stmt.seq]
-        return tirx.SeqStmt([x for s in rewritten for x in statements(s)])
-    if isinstance(stmt, tirx.For):
-        return with_body(stmt, tiles_on_stack(stmt.body))
-    if isinstance(stmt, tirx.IfThenElse):
-        other = None if stmt.else_case is None else tiles_on_stack(stmt.else_case)
-        return tirx.IfThenElse(stmt.condition, tiles_on_stack(stmt.then_case), other)
     if isinstance(stmt, tirx.AllocBuffer) and stmt.buffer.scope() == "local":
         return _on_stack(stmt.buffer)
-    return stmt
+    return inside(stmt, tiles_on_stack)
 
 
 def _on_stack(buffer: Any) -> Any:

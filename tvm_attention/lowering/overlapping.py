@@ -18,7 +18,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_attention.lowering.matrix_unit import MatrixUnit
-from tvm_attention.lowering.statements import sequence, statements, substituted, with_body
+from tvm_attention.lowering.statements import inside, sequence, statements, substituted, with_body
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,9 @@ def _beside(stmt: Any, ahead: Ahead, unit: MatrixUnit) -> Any:
     """The statement with the loops over weights replaced by those that compute scores as well."""
     if "weights_beside" in _notes(stmt):
         return _both(stmt, ahead, unit)
-    if isinstance(stmt, tirx.SeqStmt):
-        return sequence([x for s in stmt.seq for x in statements(_beside(s, ahead, unit))])
-    if isinstance(stmt, tirx.IfThenElse):
-        other = None if stmt.else_case is None else _beside(stmt.else_case, ahead, unit)
-        return tirx.IfThenElse(stmt.condition, _beside(stmt.then_case, ahead, unit), other)
-    return stmt
+    if isinstance(stmt, tirx.For):
+        return stmt
+    return inside(stmt, lambda s: _beside(s, ahead, unit))
 
 
 def _both(weights: Any, ahead: Ahead, unit: MatrixUnit) -> Any:

@@ -15,6 +15,7 @@ from tvm import tirx
 from tvm_ffi import structural_equal
 
 from tvm_attention.lowering.statements import (
+    inside,
     loads,
     sequence,
     statements,
@@ -29,15 +30,8 @@ _READ, _EVERY_LEVEL, _DATA = 0, 3, 1  # operands of LLVM's prefetch
 
 def with_prefetches(stmt: Any) -> Any:
     """The statement with the marked loops' reads of keys and values asked for ahead."""
-    if isinstance(stmt, tirx.SeqStmt):
-        return tirx.SeqStmt([with_prefetches(s) for s in stmt.seq])
-    if isinstance(stmt, tirx.IfThenElse):
-        other = None if stmt.else_case is None else with_prefetches(stmt.else_case)
-        return tirx.IfThenElse(stmt.condition, with_prefetches(stmt.then_case), other)
-    if not isinstance(stmt, tirx.For):
-        return stmt
-    if "prefetch" not in stmt.annotations:
-        return with_body(stmt, with_prefetches(stmt.body))
+    if not isinstance(stmt, tirx.For) or "prefetch" not in stmt.annotations:
+        return inside(stmt, with_prefetches)
     notes = dict(stmt.annotations)
     ahead = {stmt.loop_var: stmt.loop_var + int(notes.pop("prefetch"))}
     body = _asked(*_reads(stmt.body, ahead), ahead)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tvm import tirx
@@ -23,6 +23,18 @@ def sequence(stmts: list[Any]) -> Any:
 def statements(stmt: Any) -> list[Any]:
     """The statements of a sequence, or the one it is."""
     return list(stmt.seq) if isinstance(stmt, tirx.SeqStmt) else [stmt]
+
+
+def inside(stmt: Any, rewrite: Callable[[Any], Any]) -> Any:
+    """The statement with ``rewrite`` applied to the statements right inside it."""
+    if isinstance(stmt, tirx.SeqStmt):
+        return sequence([x for s in stmt.seq for x in statements(rewrite(s))])
+    if isinstance(stmt, tirx.For):
+        return with_body(stmt, rewrite(stmt.body))
+    if isinstance(stmt, tirx.IfThenElse):
+        other = None if stmt.else_case is None else rewrite(stmt.else_case)
+        return tirx.IfThenElse(stmt.condition, rewrite(stmt.then_case), other)
+    return stmt
 
 
 def load_of(name: str, expression: Any) -> Any:
