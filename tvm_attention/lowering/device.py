@@ -12,7 +12,6 @@ Schedules mark what is done here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import tvm
@@ -42,7 +41,7 @@ def lower_device(func: tirx.PrimFunc, workload: AttentionWorkload, tiles: Device
     symbols = {p.name: p for p in blocks.params}
     bounds = Bounds(workload, symbols, lambda i: tirx.BufferLoad(symbols["ragged"], [i]))
     outputs = Outputs(symbols, bounds, workload)
-    device = _Device(symbols, bounds, outputs, workload, tiles)
+    device = _Device(DeviceStores(symbols, bounds, outputs, workload, tiles))
     body = device.rewrite(blocks.body)
     given = [p for p in blocks.params if p.name != "O"] + [outputs.out, *outputs.strides]
     if workload.output == "attention_and_lse":
@@ -73,17 +72,9 @@ def _lower_blocks(mod: tvm.IRModule) -> tvm.IRModule:
 class _Device:
     """Rewrites the launches, the annotated loops and the stores of the result."""
 
-    def __init__(
-        self,
-        symbols: Mapping[str, Any],
-        bounds: Bounds,
-        outputs: Outputs,
-        workload: AttentionWorkload,
-        tiles: DeviceTiles,
-    ) -> None:
-        self._symbols, self._bounds = symbols, bounds
-        self._stores = DeviceStores(symbols, bounds, outputs, workload, tiles)
-        self._workload, self._tiles = workload, tiles
+    def __init__(self, stores: DeviceStores) -> None:
+        self._stores, self._symbols, self._bounds = stores, stores.symbols, stores.bounds
+        self._workload, self._tiles = stores.workload, stores.tiles
         size = (tirx.const(FLAT_SIZE, "int64"),)
         self.workspace = tirx.decl_buffer(size, "float32", name="workspace", layout=None)
         self._launch: dict[str, Any] = {}  # axis of the schedule: its launch
