@@ -106,6 +106,7 @@ def test_defaults(stand_in: StandIn) -> None:
         "num_threads": None,
         "seed": 0,
         "again": False,
+        "on": None,
     }
 
 
@@ -124,6 +125,7 @@ def test_all_arguments(stand_in: StandIn) -> None:
         "num_threads": 2,
         "seed": 3,
         "again": True,
+        "on": None,
     }
 
 

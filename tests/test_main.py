@@ -17,7 +17,9 @@ from tvm_attention.__main__ import main, parser
 from tvm_attention.commands import explain
 from tvm_attention.errors import InvalidValueError, KernelBuildError, TuningLogWarning
 
-COMMANDS = ("info", "demo", "tune", "explain", "report", "export", "logs", "doctor", "completion")
+COMMANDS = (
+    "info", "demo", "tune", "serve", "tracker", "explain", "report", "export", "logs", "doctor", "completion",
+)  # fmt: skip
 
 
 def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -82,6 +84,8 @@ def test_every_command_takes_json_and_documents_its_exit_statuses() -> None:
         (["tune", "--suite", "demo", "--minutes", "nan"], "positive number"),
         (["tune", "--suite", "demo", "--minutes", "-1"], "positive number"),
         (["tune", "--suite", "demo", "--threads", "two"], "whole number"),
+        (["serve"], "--key"),
+        (["tracker", "--port", "70000"], "from 1 to"),
         (["logs"], "COMMAND"),
         (["logs", "merge", "a.jsonl"], "--into"),
         (["logs", "prune", "--log", "a.jsonl", "--target", "zen4"], "not allowed with"),
@@ -103,6 +107,10 @@ def test_bad_arguments_take_one_line(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["serve", "--key", "a b"], "key: expected"),
+        (["serve", "--key", "pi", "--cores", "99999"], "cores: expected some of"),
+        (["serve", "--key", "pi", "--cores", "big"], "cores: expected some of"),
+        (["serve", "--key", "pi", "--tracker", "laptop"], "expected HOST:PORT"),
         (["explain", "--workload", "head_dim=0"], "head_dim: expected 1 to 512, got 0"),
         (["explain", "--workload", "head_dim"], "expected name=value"),
         (["explain", "--workload", "head_dim=64,color=red"], "color"),

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,9 +16,10 @@ from tvm_attention.errors import InvalidTypeError, InvalidValueError, TuningLogE
 from tvm_attention.runtime import forget_kernels
 from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.target import detect_target
-from tvm_attention.tuning import session, trials, workers, workload_session
+from tvm_attention.tuning import session, this_machine, trials, workers, workload_session
 from tvm_attention.tuning.confirmation import FINALISTS
 from tvm_attention.tuning.journal import Journal, Trial
+from tvm_attention.tuning.place import Measurement
 from tvm_attention.tuning.trials import Finalist
 from tvm_attention.workload import AttentionWorkload
 
@@ -59,7 +61,11 @@ class FakeWorkers:
     def build(self, arguments: list[tuple[Any, ...]]) -> list[tuple[Any, str]]:
         return [(str(candidate), "") for _, _, candidate in arguments]
 
-    def measure(self, source: str, w: Any, candidate: Candidate, *rest: Any) -> tuple[Any, str]:
+    def measure(self, tasks: list[Measurement], best: Any) -> Iterator[tuple[int, tuple[Any, str]]]:
+        for number, task in enumerate(tasks):
+            yield number, self.measured_one(task.candidate)
+
+    def measured_one(self, candidate: Candidate) -> tuple[Any, str]:
         type(self).measured += 1
         if type(self).measured == type(self).interrupt_at:
             raise KeyboardInterrupt
@@ -82,7 +88,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[FakeWorkers]:
     class Fresh(FakeWorkers):
         pass
 
-    monkeypatch.setattr(session, "Workers", Fresh)
+    monkeypatch.setattr(this_machine, "LocalWorkers", Fresh)
     monkeypatch.setenv("TVM_ATTENTION_CACHE_DIR", str(tmp_path / "cache"))
     return Fresh
 
@@ -233,7 +239,7 @@ def test_one_trial_is_the_default_schedule_only(fake: type[FakeWorkers], tmp_pat
 def test_when_nothing_ran_the_reasons_are_said(
     fake: type[FakeWorkers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fake, "measure", lambda *_: (None, "timed out"))
+    monkeypatch.setattr(fake, "measured_one", lambda *_: (None, "timed out"))
     result = tvm_attention.tune(WORKLOAD, trials=3, log=log_path(tmp_path))
     assert result.outcomes[0].reason == "no candidate ran, 3 timed out"
 
@@ -247,7 +253,7 @@ def test_builds_are_reported_before_they_are_made(fake: type[FakeWorkers], tmp_p
             seen.append(phases[-1])
             return FakeWorkers.build(self, arguments)
 
-    session.Workers = Watched  # type: ignore[misc]  # put back by the fixture
+    this_machine.LocalWorkers = Watched  # type: ignore[misc]  # put back by the fixture
     tvm_attention.tune(
         WORKLOAD, trials=12, log=log_path(tmp_path), progress=lambda p: phases.append(p.phase)
     )
@@ -336,7 +342,7 @@ def test_a_candidate_that_crashes_or_hangs_costs_only_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(workers, "MEASURE_TIMEOUT", 1.0)
-    with workers.Workers(1) as pool:
+    with workers.LocalWorkers(1) as pool:
         pool._runner.schedule(trials.warm_up, ()).result()  # so that only the task itself is timed
         assert pool._timed(crash, (), 30.0)[1].startswith("crashed")
         assert pool._timed(hang, (), 1.0) == (None, "timed out")

@@ -75,7 +75,8 @@ _MODULES = {
     "kv_cache": ("KVCache", "PagedKVCache", "paged_attention", "quantise"),
     "multi_head": ("MultiHeadAttention",),
     "plotting": ("plot_attention",),
-    "onnx": (),  # modules to be asked for by their names
+    "boards": (),  # modules to be asked for by their names
+    "onnx": (),
     "runtime": ("Explanation", "explain", "load"),
     "target": ("HardwareTarget", "detect_target"),
     "torch": (),

@@ -29,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
         info,
         logs,
         report,
+        serve,
         tune,
     )
     from tvm_attention.commands.arguments import OneLineParser
@@ -42,7 +43,9 @@ def parser() -> argparse.ArgumentParser:
     )
     tree.add_argument("--version", action="version", version=tvm_attention.__version__)
     commands = tree.add_subparsers(required=True, metavar="COMMAND", parser_class=OneLineParser)
-    for command in (info, demo, tune, explain, report, export, logs, doctor, completion):
+    for command in (
+        info, demo, tune, serve, explain, report, export, logs, doctor, completion,
+    ):  # fmt: skip
         command.add(commands)
     return tree
 

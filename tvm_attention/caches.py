@@ -35,6 +35,25 @@ def read_cores(cpus: Iterable[int], sysfs: Path = Path("/sys")) -> Cores:
     return Cores(max(1, len(set(siblings.values()))), l1d, l2, l3)
 
 
+def cpu_numbers(text: str) -> frozenset[int]:
+    """ "0-2,5" -> {0, 1, 2, 5}; empty for anything else."""
+    if not re.fullmatch(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", text):
+        return frozenset()
+    ranges = (part.split("-") for part in text.split(","))
+    return frozenset(n for r in ranges for n in range(int(r[0]), int(r[-1]) + 1))
+
+
+def cpu_list(cpus: Iterable[int]) -> str:
+    """{0, 1, 2, 5} -> "0-2,5"."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][-1] + 1:
+            runs[-1].append(cpu)
+        else:
+            runs.append([cpu])
+    return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
+
+
 def _caches(root: Path, cpu: int) -> dict[int, int]:
     """Cache level -> bytes of one core's share; of the whole cache from level 3."""
     sizes: dict[int, int] = {}
@@ -44,7 +63,7 @@ def _caches(root: Path, cpu: int) -> dict[int, int]:
             continue
         size = _bytes(_read(index / "size"))
         if level != "3":
-            sharing = _numbers(_read(index / "shared_cpu_list")) or {cpu}
+            sharing = cpu_numbers(_read(index / "shared_cpu_list")) or {cpu}
             size //= len({_siblings(root, other) for other in sharing})
         sizes[int(level)] = size
     return sizes
@@ -52,15 +71,9 @@ def _caches(root: Path, cpu: int) -> dict[int, int]:
 
 def _siblings(root: Path, cpu: int) -> frozenset[int]:
     """The hardware threads of a processor's core."""
-    return _numbers(_read(root / f"cpu{cpu}" / "topology/thread_siblings_list")) or frozenset({cpu})
-
-
-def _numbers(text: str) -> frozenset[int]:
-    """ "0-2,5" -> {0, 1, 2, 5}; empty for anything else."""
-    if not re.fullmatch(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", text):
-        return frozenset()
-    ranges = (part.split("-") for part in text.split(","))
-    return frozenset(n for r in ranges for n in range(int(r[0]), int(r[-1]) + 1))
+    return cpu_numbers(_read(root / f"cpu{cpu}" / "topology/thread_siblings_list")) or frozenset(
+        {cpu}
+    )
 
 
 def _bytes(text: str) -> int:

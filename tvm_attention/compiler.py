@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from tvm_attention import kernel_cache, matrix_unit
@@ -113,6 +114,22 @@ def load_source(source: str) -> CompiledKernel:
         )
     ffi = load_tvm_libraries()
     with kernel_cache.readable_file(source) as path:
-        module = ffi.load_module(str(path))
+        return _bound(ffi.load_module(str(path)))
+
+
+def load_library(path: Path) -> CompiledKernel:
+    """A kernel from a shared library linked of a :func:`build_module`, bound to this process's thread
+    pool; no compiler has a part in it. A file name serves once: the system knows libraries by them.
+
+    Raises KernelBuildError for what cannot be loaded.
+    """
+    matrix_unit.permitted()  # the library does not say whether it uses one
+    try:
+        return _bound(load_tvm_libraries().load_module(str(path)))
+    except (AttributeError, RuntimeError, OSError, ValueError) as error:
+        raise KernelBuildError(f"a kernel's library could not be loaded: {error}") from error
+
+
+def _bound(module: Any) -> CompiledKernel:
     launcher().bind(module)
     return CompiledKernel(module["main"], module["workspace"], module)

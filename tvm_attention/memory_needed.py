@@ -1,4 +1,4 @@
-"""Whether a workload's arrays fit into this machine's memory, asked before they are made."""
+"""Whether a workload's arrays fit into a machine's memory, asked before they are made."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ def workload_bytes(workload: AttentionWorkload) -> int:
     return 4 * w.batch * (queries + copies * keys)
 
 
-def require_memory(workload: AttentionWorkload) -> None:
-    """Raises InvalidValueError for a workload whose arrays are larger than what memory is free."""
-    needed, free = workload_bytes(workload), psutil.virtual_memory().available
+def require_memory(workload: AttentionWorkload, free: int | None = None) -> None:
+    """Raises InvalidValueError for a workload whose arrays are larger than what memory is free: ``free``
+    bytes, those of this machine by default."""
+    free = psutil.virtual_memory().available if free is None else free
+    needed = workload_bytes(workload)
     if needed > free:
         raise InvalidValueError(
             f"workload: expected one whose query, key, value and result fit into the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import signal
 import threading
@@ -10,6 +11,13 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
+
+_SET_PARENT_DEATH_SIGNAL = 1  # of prctl, Linux
+
+
+def die_with_parent() -> None:
+    """Have the system kill this process when the thread that started it ends, however it does."""
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
 
 
 def process_pool(workers: int, initializer: Callable[[], None] | None = None) -> Any:

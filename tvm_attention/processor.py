@@ -10,7 +10,7 @@ import ctypes
 import os
 import platform
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -45,32 +45,48 @@ class Processor:
     model: str
 
 
-def read_processor(machine: str, cpuinfo: str, device_model: str = "") -> Processor:
+def read_processor(
+    machine: str, cpuinfo: str, device_model: str = "", cpus: Collection[int] | None = None
+) -> Processor:
     """From platform.machine(), the text of /proc/cpuinfo and an ARM board's device tree model.
 
-    Features are those all processors in the text share. Where they differ in kind (big.LITTLE), the
-    commonest gives the name. Raises UnsupportedError for another machine than x86-64 or aarch64.
+    ``cpus``: of these logical processors alone, where the text numbers them. Features are those all of
+    them share. Where they differ in kind (big.LITTLE), the commonest gives the name; of two as common
+    the last, the bigger. Raises UnsupportedError for another machine than x86-64 or aarch64.
     """
     kind = kind_of(machine)
-    blocks = [_fields(block) for block in cpuinfo.replace("\r", "").split("\n\n")]
-    listed = "flags" if kind == "x86" else "Features"
-    cores = [block for block in blocks if listed in block]
+    cores = _cores(kind, cpuinfo, cpus)
+    listed = _LISTED[kind]
     flags = frozenset[str]()
     if cores:
         flags = frozenset.intersection(*(frozenset(core[listed].split()) for core in cores))
     commonest = _commonest(cores)
+    micro = _micro_architecture(kind, {**commonest, listed: " ".join(flags)})
     if kind == "x86":
-        micro = _x86_micro_architecture(commonest.get("vendor_id", ""), flags)
         model = commonest.get("model name", "")
     else:
-        micro = _arm_micro_architecture(commonest)
         model = device_model or commonest.get("model name", "")
     return Processor(kind, micro, llvm_features(kind, flags), _readable(model))
 
 
-def local_processor(sysfs: Path = Path("/sys"), cpuinfo: Path = Path("/proc/cpuinfo")) -> Processor:
-    """The processor this program runs on. Where there is no /proc/cpuinfo, archspec asks the
-    operating system. Raises UnsupportedError for another machine than x86-64 or aarch64."""
+def core_kinds(cpus: Collection[int], cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, int]:
+    """How many of these logical processors are of which micro-architecture: {"cortex_a76": 4}. All are
+    "aarch64" or "x86_64" where the system says no more."""
+    kind = kind_of(platform.machine())
+    cores = _cores(kind, _read(cpuinfo), cpus)
+    counts = Counter(_micro_architecture(kind, core) for core in cores)
+    counts[MACHINES[kind][0]] += max(0, len(cpus) - len(cores))
+    return dict(sorted((+counts).items()))
+
+
+def local_processor(
+    sysfs: Path = Path("/sys"),
+    cpuinfo: Path = Path("/proc/cpuinfo"),
+    cpus: Collection[int] | None = None,
+) -> Processor:
+    """The processor this program runs on, or those logical processors of it. Where there is no
+    /proc/cpuinfo, archspec asks the operating system. Raises UnsupportedError for another machine than
+    x86-64 or aarch64."""
     text = _read(cpuinfo)
     machine = platform.machine()
     if machine.lower() in MACHINES["arm"] and "Features" not in text:
@@ -79,7 +95,7 @@ def local_processor(sysfs: Path = Path("/sys"), cpuinfo: Path = Path("/proc/cpui
         return Processor("arm", "aarch64", features, "")
     if text:
         board = _read(sysfs / "firmware/devicetree/base/model")
-        return _as_permitted(read_processor(machine, text, board))
+        return _as_permitted(read_processor(machine, text, board, cpus))
     host = archspec.cpu.host()
     kind = kind_of(host.family.name)
     features = llvm_features(kind, host.features)
@@ -119,6 +135,25 @@ def usable_cpus() -> frozenset[int]:
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(psutil.cpu_count() or 1))
+
+
+# Where /proc/cpuinfo has a processor's features.
+_LISTED = {"x86": "flags", "arm": "Features"}
+
+
+def _cores(kind: str, cpuinfo: str, cpus: Collection[int] | None) -> list[dict[str, str]]:
+    """The fields of each processor, or of those that are asked for if the text numbers them."""
+    blocks = [_fields(block) for block in cpuinfo.replace("\r", "").split("\n\n")]
+    cores = [block for block in blocks if _LISTED[kind] in block]
+    wanted = [c for c in cores if cpus is None or c.get("processor", "") in map(str, cpus)]
+    return wanted or cores
+
+
+def _micro_architecture(kind: str, core: Mapping[str, str]) -> str:
+    if kind == "arm":
+        return _arm_micro_architecture(core)
+    flags = frozenset(core.get(_LISTED[kind], "").split())
+    return _x86_micro_architecture(core.get("vendor_id", ""), flags)
 
 
 # What virtual machines hide of a processor, and no kernel uses: waiting in user mode, devices' stores.

@@ -234,7 +234,7 @@ def host_target(found: processor.Processor, cores: Cores) -> HardwareTarget:
 
 @lru_cache(maxsize=4)  # the few affinities a process goes through
 def _local_target(cpus: frozenset[int]) -> HardwareTarget:
-    return host_target(processor.local_processor(), read_cores(cpus))
+    return host_target(processor.local_processor(cpus=cpus), read_cores(cpus))
 
 
 def _named(name: str, kind: str, isa: str, features: frozenset[str], cores: int) -> HardwareTarget:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TypeAlias
 
 from tvm_attention.commands.ending import BAD_ARGUMENTS, EXIT_STATUSES
-from tvm_attention.errors import UnsupportedError
+from tvm_attention.errors import InvalidValueError, UnsupportedError
 from tvm_attention.schedules import SCHEDULES
 from tvm_attention.suites import SUITES, Suite, shape_text, suite
 from tvm_attention.target import HardwareTarget, named_target
@@ -98,6 +98,38 @@ def add_target(parser: argparse.ArgumentParser, purpose: str) -> None:
     parser.add_argument(
         "--target", metavar="NAME", help=f"{purpose}: x86-64-v3, icelake, ... (see info)"
     )
+
+
+def add_boards(parser: argparse.ArgumentParser) -> None:
+    """--rpc and --key, for :func:`chosen_boards`."""
+    parser.add_argument(
+        "--rpc", metavar="HOST:PORT", help="on boards: of `tvm-attention tracker`, or of one board"
+    )
+    parser.add_argument("--key", help="with --rpc, the key that the boards serve")
+
+
+def add_compiler(parser: argparse.ArgumentParser) -> None:
+    """--compiler, for ``tvm_attention.export.toolchain.parsed_compilers``."""
+    parser.add_argument(
+        "--compiler",
+        action="append",
+        default=[],
+        metavar="ARCHITECTURE=COMMAND",
+        help="with --rpc, the C compiler to link by: aarch64=aarch64-linux-gnu-gcc",
+    )
+
+
+def chosen_boards(options: argparse.Namespace) -> tuple[str, str] | None:
+    """(address, key) of the boards asked for, None for this machine. Raises InvalidValueError for one
+    without the other."""
+    if options.rpc is None and options.key is None:
+        return None
+    if options.rpc is None or options.key is None:
+        raise InvalidValueError(
+            "boards: expected both --rpc HOST:PORT and --key KEY, got one of them; the key is what "
+            "`tvm-attention serve` was given"
+        )
+    return options.rpc, options.key
 
 
 def chosen_workloads(options: argparse.Namespace) -> Suite:

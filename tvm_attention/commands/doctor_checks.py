@@ -25,7 +25,8 @@ CHILD_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found. ``advice`` says what to do when it is not ``ok``."""
+    """What a check found. ``advice`` says what to do when it is not ``ok``; else, if anything, what would be
+    better."""
 
     name: str
     ok: bool

@@ -12,18 +12,22 @@ from rich.console import Console
 from rich.text import Text
 
 from tvm_attention import environment
+from tvm_attention.boards import PATIENCE, Boards
 from tvm_attention.commands.arguments import (
     Commands,
+    add_boards,
     add_command,
+    add_compiler,
     add_json,
     add_target,
     add_workloads,
+    chosen_boards,
     chosen_workloads,
     command_line,
     positive,
     whole_number,
 )
-from tvm_attention.commands.ending import INTERRUPTED, OK
+from tvm_attention.commands.ending import BAD_ARGUMENTS, INTERRUPTED, OK
 from tvm_attention.commands.logs_change import say_unless_searched
 from tvm_attention.commands.output import (
     console,
@@ -34,17 +38,29 @@ from tvm_attention.commands.output import (
     seconds_text,
 )
 from tvm_attention.commands.tune_progress import Names, Show, view
+from tvm_attention.export.toolchain import parsed_compilers
 from tvm_attention.suites import shape_text
 from tvm_attention.tuning import TuningOutcome, TuningResult, tune
 
-_SUMMARY = "search for faster schedules on this machine and record those that beat the default"
+_SUMMARY = (
+    "search for faster schedules on this machine or a board and record those that beat the default"
+)
 
 
 def add(commands: Commands) -> None:
     """The parser of ``tune``."""
     parser = add_command(commands, "tune", _SUMMARY, run)
     add_workloads(parser)
-    add_target(parser, "limit code to a target this machine can run")
+    add_target(parser, "limit code to a target the machine can run")
+    add_boards(parser)
+    add_compiler(parser)
+    parser.add_argument(
+        "--wait",
+        type=positive,
+        default=PATIENCE / 60,
+        metavar="M",
+        help=f"with --rpc, minutes to wait when no board is left; default {PATIENCE / 60:g}",
+    )
     parser.add_argument(
         "--trials",
         type=whole_number(1, 10**6),
@@ -77,6 +93,7 @@ def run(options: argparse.Namespace) -> int:
     """Tunes; the exit status is 130 if interrupted, and the same command then goes on."""
     names = {workload: name for name, workload in chosen_workloads(options).items()}
     out = console()
+    place = _place(options)
     try:
         with _view(options.json, out, names) as show:
             result = tune(
@@ -88,6 +105,7 @@ def run(options: argparse.Namespace) -> int:
                 num_threads=options.threads,
                 seed=options.seed,
                 again=options.again,
+                on=place,
                 progress=show,
             )
     except KeyboardInterrupt:
@@ -100,7 +118,19 @@ def run(options: argparse.Namespace) -> int:
     if result.interrupted:
         _say_how_to_resume(options.arguments)
         return INTERRUPTED
+    if result.stopped:
+        _say_how_to_resume(options.arguments, f"stopped: {result.stopped}")
+        return BAD_ARGUMENTS
     return OK
+
+
+def _place(options: argparse.Namespace) -> Boards | None:
+    """The boards of --rpc; None is this machine."""
+    asked = chosen_boards(options)
+    compilers = parsed_compilers(options.compiler)
+    if asked is None:
+        return None
+    return Boards(*asked, compilers=compilers, patience=60 * options.wait)
 
 
 def _view(json: bool, out: Console, names: Names) -> AbstractContextManager[Show]:
@@ -116,6 +146,7 @@ def to_dict(result: TuningResult, names: Names) -> dict[str, object]:
     return {
         "log": str(result.log),
         "interrupted": result.interrupted,
+        "stopped": result.stopped,
         "not_reached": len(names) - len(result.outcomes),
         "records": [record.to_dict() for record in result.records],
         "outcomes": [
@@ -150,7 +181,7 @@ def print_result(out: Console, result: TuningResult, names: Names) -> None:
     else:
         say(out, "no records written")
     left = len(names) - len(result.outcomes)
-    if left and not result.interrupted:
+    if left and not (result.interrupted or result.stopped):
         say(
             out,
             f"{counted(left, 'workload')} not reached in the time given; the same command goes on",
@@ -170,7 +201,7 @@ def _cells(outcome: TuningOutcome, name: str) -> Sequence[str]:
     )
 
 
-def _say_how_to_resume(arguments: Sequence[str]) -> None:
+def _say_how_to_resume(arguments: Sequence[str], what: str = "interrupted") -> None:
     # What was to be tuned afresh is marked so in the journals: asked once more, it would be lost.
     onward = command_line([a for a in arguments if a != "--again"])
-    print(f"interrupted; what was measured is kept, to go on: {onward}", file=sys.stderr)
+    print(f"{what}; what was measured is kept, to go on: {onward}", file=sys.stderr)

@@ -71,14 +71,19 @@ class LivePicture:
 
 
 class FinishedLines:
-    """Prints a line when a workload is finished."""
+    """Prints a line when a workload is finished, and when something new is waited for."""
 
     def __init__(self, out: Console, names: Names) -> None:
         self._out = out
         self._names = names
         self._said: set[int] = set()
+        self._waited = ""
 
     def __call__(self, progress: TuningProgress) -> None:
+        why = progress.note.partition(";")[0]  # what follows counts down
+        if why and why != self._waited:
+            say(self._out, f"{title(progress, self._names)}: {progress.note}")
+        self._waited = why
         if progress.phase not in _FINISHED or progress.index in self._said:
             return
         self._said.add(progress.index)
@@ -104,6 +109,8 @@ def figures(progress: TuningProgress) -> dict[str, str]:
     if progress.failures:
         most = sorted(progress.failures.items(), key=lambda item: (-item[1], item[0]))
         found["failed"] = ", ".join(f"{count} {reason}" for reason, count in most)
+    if progress.note:
+        found["waiting"] = progress.note
     found["elapsed"] = duration_text(progress.elapsed)
     if progress.remaining is not None and progress.phase not in _FINISHED:
         found["time left"] = f"at most {duration_text(progress.remaining)}"

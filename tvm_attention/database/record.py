@@ -29,6 +29,8 @@ _WORD = re.compile(r"[a-z_]{1,64}")
 _VERSION = re.compile(r"[0-9A-Za-z.+-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-f]{8,128}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_CPUS = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
+_MAX_CORE_KINDS = 16
 _MAX_DECISIONS = 64
 _MAX_DECISION = 65536
 _MAX_SECONDS = 1e6
@@ -42,12 +44,21 @@ class Seconds(TypedDict):
     spread: float
 
 
-class Provenance(TypedDict):
-    """``kind`` "measured" or "modelled", on or by what, and after how many trials."""
-
+class _Origin(TypedDict):
     kind: str
     on: str
     trials: int
+
+
+class Provenance(_Origin, total=False):
+    """``kind`` "measured" or "modelled", on or by what, and after how many trials.
+
+    Of a measured one also, where known, ``cpus``: the logical processors that the measurement was bound
+    to ("4-7"), and ``cores``: how many of them are of which micro-architecture ({"cortex_a76": 4}).
+    """
+
+    cpus: str
+    cores: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,8 +189,26 @@ def _check_hardware(hardware: object, target: str) -> None:
 
 
 def _check_provenance(provenance: object) -> None:
-    data = mapping("provenance", provenance, set(Provenance.__annotations__))
+    given = set(provenance) if isinstance(provenance, dict) else set()
+    data = mapping(
+        "provenance", provenance, {*_Origin.__annotations__, *(given & {"cpus", "cores"})}
+    )
     if data["kind"] not in PROVENANCES:
         raise wrong("provenance: kind", f"one of {', '.join(PROVENANCES)}", data["kind"])
     one_line("provenance: on", data["on"])
     whole_number("provenance: trials", data["trials"], 0, 10**9)
+    if "cpus" in data:
+        one_line("provenance: cpus", data["cpus"])
+        matching_text("provenance: cpus", data["cpus"], _CPUS)
+    if "cores" in data:
+        _check_cores(data["cores"])
+
+
+def _check_cores(cores: object) -> None:
+    if not isinstance(cores, dict):
+        raise wrong_type("provenance: cores", "a mapping of names to ints", cores)
+    if len(cores) > _MAX_CORE_KINDS:
+        raise InvalidValueError(f"provenance: cores: expected at most {_MAX_CORE_KINDS} kinds")
+    for name, count in cores.items():
+        matching_text("provenance: cores: name", name, TARGET_NAME)
+        whole_number(f"provenance: cores: {name}", count, 1, 4096)

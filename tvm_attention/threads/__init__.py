@@ -8,6 +8,6 @@ or, where there is none, a pool of our own that sleeps when idle.
 """
 
 from tvm_attention.threads.binding import BIND_FUNCTION, bind_function
-from tvm_attention.threads.launching import Launcher, launcher
+from tvm_attention.threads.launching import Launcher, launcher, provide_launch
 
-__all__ = ["BIND_FUNCTION", "Launcher", "bind_function", "launcher"]
+__all__ = ["BIND_FUNCTION", "Launcher", "bind_function", "launcher", "provide_launch"]

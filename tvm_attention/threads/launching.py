@@ -12,7 +12,7 @@ from typing import Any
 from tvm_attention import environment
 from tvm_attention.errors import InvalidValueError, KernelBuildError
 from tvm_attention.threads.binding import BIND_FUNCTION
-from tvm_attention.threads.native import compile_launch
+from tvm_attention.threads.native import NativeLaunch, compile_launch
 from tvm_attention.threads.openmp import OpenMP, find_openmp, libgomp_paths
 
 OWN_POOL = "own pool"
@@ -36,6 +36,14 @@ def launcher() -> Launcher:
     return current
 
 
+def provide_launch(native: NativeLaunch) -> None:
+    """Have :func:`launcher` use a launch function that was compiled elsewhere, where TVM cannot compile.
+    Before the first kernel is loaded."""
+    global _launcher
+    with _lock:
+        _launcher = Launcher(native)
+
+
 class Launcher:
     """Runs the parallel loops of the kernels bound to it on one thread pool; see :func:`launcher`.
 
@@ -51,9 +59,9 @@ class Launcher:
     max_threads: Callable[[], int]
     knows_torch: bool
 
-    def __init__(self) -> None:
+    def __init__(self, native: NativeLaunch | None = None) -> None:
         self._limit = environment.num_threads()
-        self._native = compile_launch()
+        self._native = native or compile_launch()
         self.address = self._native.address
         self.choose_pool()
 

@@ -8,10 +8,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 
 from tvm_attention.errors import UnsupportedError
-from tvm_attention.llvm_ir import load_interface
+from tvm_attention.llvm_ir import load_interface, load_interface_library
 
+_NAME = "launch function of parallel loops"
 _PROCESSORS = {"x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
 
@@ -40,7 +42,18 @@ def compile_launch() -> NativeLaunch:
             f"{platform.machine() or 'an unknown processor'}; kernels do not run here"
         )
     # Sleeping workers and bound kernels refer to this code, which is never unloaded.
-    interface = load_interface("launch function of parallel loops", launch_source(processor))
+    return _native(load_interface(_NAME, launch_source(processor)))
+
+
+def load_launch(library: Path) -> NativeLaunch:
+    """The launch function from a shared library of it that another machine compiled for this one.
+
+    Raises KernelBuildError if it cannot be loaded.
+    """
+    return _native(load_interface_library(_NAME, library))
+
+
+def _native(interface: int) -> NativeLaunch:
     address, select, forget = (p or 0 for p in (ctypes.c_void_p * 3).from_address(interface))
     signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
     return NativeLaunch(address, signature(select), ctypes.CFUNCTYPE(None)(forget))

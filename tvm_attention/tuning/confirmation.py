@@ -14,7 +14,7 @@ from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.target import HardwareTarget
 from tvm_attention.tuning.journal import Trial
-from tvm_attention.tuning.workers import Workers
+from tvm_attention.tuning.place import Workers
 from tvm_attention.workload import AttentionWorkload
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def record_of(
     workload: AttentionWorkload,
     target: HardwareTarget,
     threads: int,
-    trials: int,
+    provenance: Provenance,
 ) -> TuningRecord:
     """The tuning record of a finding that has a winner."""
     candidate, winner = finding.candidate, finding.winner
@@ -101,7 +101,7 @@ def record_of(
         threads=threads,
         tvm=version("apache-tvm"),
         expression=EXPRESSION_DIGEST,
-        provenance=Provenance(kind="measured", on=target.model or target.name, trials=trials),
+        provenance=provenance,
         date=date.today().isoformat(),
     )
 

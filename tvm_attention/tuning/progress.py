@@ -17,7 +17,8 @@ class TuningProgress:
 
     ``index`` of ``count`` workloads; ``phase`` is "build" (the next candidates are being built),
     "search" (one was measured), "confirm", "done" or "skipped"; ``failures`` counts failed trials by
-    reason; ``remaining`` estimates the time this workload still takes.
+    reason; ``remaining`` estimates the time this workload still takes; ``note`` says what the run
+    waits for, "" if it does not.
     """
 
     workload: AttentionWorkload
@@ -31,6 +32,7 @@ class TuningProgress:
     failures: Mapping[str, int]
     elapsed: float
     remaining: float | None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +51,14 @@ class TuningOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningResult:
-    """Records written to ``log``, and the outcome of every workload that was finished."""
+    """Records written to ``log``, and the outcome of every workload that was finished. ``stopped`` says
+    what ended the run before its time, if anything did; the same call then goes on."""
 
     records: tuple[TuningRecord, ...]
     outcomes: tuple[TuningOutcome, ...]
     log: Path
     interrupted: bool
+    stopped: str = ""
 
 
 Report = Callable[[TuningProgress], None]

@@ -16,14 +16,14 @@ from tvm_attention.database import (
 )
 from tvm_attention.errors import InvalidValueError, TuningError
 from tvm_attention.functional import forget_calls
-from tvm_attention.memory_needed import require_memory
 from tvm_attention.operands import check_threads
 from tvm_attention.processes import interrupts_kept
 from tvm_attention.runtime import forget_kernels
-from tvm_attention.target import HardwareTarget, detect_target
+from tvm_attention.target import HardwareTarget
 from tvm_attention.tuning.journal import Journal
+from tvm_attention.tuning.place import Place, PlaceLostError
 from tvm_attention.tuning.progress import Report, TuningOutcome, TuningResult
-from tvm_attention.tuning.workers import Workers
+from tvm_attention.tuning.this_machine import ThisMachine
 from tvm_attention.tuning.workload_session import WorkloadSession
 from tvm_attention.workload import AttentionWorkload
 
@@ -38,46 +38,55 @@ def tune(
     num_threads: int | None = None,
     seed: int = 0,
     again: bool = False,
+    on: Place | None = None,
     progress: Report | None = None,
 ) -> TuningResult:
-    """Search for the fastest schedule of each workload on this machine and record what beats the default.
+    """Search for the fastest schedule of each workload on a machine and record what beats the default.
 
-    target: a name this machine can run ("x86-64-v3" tunes with code limited to that level); default
+    target: a name the machine can run ("x86-64-v3" tunes with code limited to that level); default
         what was detected. trials: candidates measured a workload, at most. minutes: time for all
         workloads together; a search under way is confirmed with what it found. log: file to merge the
         records into; default the user's log folder, where :func:`load` finds them at the next call.
-        num_threads: threads of the measurements, default this process's cores. again: tune afresh what
-        is recorded or half done, and replace its record even by a slower one.
+        num_threads: threads of the measurements, default the machine's cores. again: tune afresh what
+        is recorded or half done, and replace its record even by a slower one. on: where candidates
+        are measured, :class:`tvm_attention.boards.Boards` for other machines; default this one.
 
     Every trial is journalled: after an interruption (KeyboardInterrupt returns, with ``interrupted``
     set) the same call, without ``again``, goes on where it was. Candidates are built and run in child
-    processes.
+    processes. ``stopped`` of the result says so if no board was left to measure on.
 
     Raises InvalidValueError or InvalidTypeError for bad arguments, TuningLogError or TuningError where
     the log or the journal cannot be written, both before anything is measured, and TuningError
     without the package xgboost.
     """
     todo = [workloads] if isinstance(workloads, AttentionWorkload) else list(workloads)
-    hardware = target if isinstance(target, HardwareTarget) else detect_target(target)
+    place = on or ThisMachine()
     check_threads(num_threads)
     if trials < 1 or (minutes is not None and not minutes > 0):
         raise InvalidValueError(
             f"budget: expected at least 1 trial and more than 0 minutes, got {trials} and {minutes}"
         )
-    threads = num_threads or environment.num_threads() or hardware.cores
+    hardware = place.hardware(target)
+    threads = num_threads or place.threads(hardware)
     path = user_log_path(hardware.name) if log is None else Path(log)
     journals = [Journal(workload, hardware, threads) for workload in todo]
-    _check_start(todo, hardware, path)
+    _check_start(todo, hardware, path, place)
     for journal in journals:
         journal.start_again() if again else journal.prepare()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     outcomes: list[TuningOutcome] = []
     records: list[TuningRecord] = []
-    interrupted = False
-    with Workers(hardware.cores) as workers:
+    interrupted, stopped = False, ""
+    session: WorkloadSession | None = None
+
+    def say(note: str) -> None:
+        if session is not None:
+            session.say(note)
+
+    with place.workers(hardware, say) as workers:
         for index, (workload, journal) in enumerate(zip(todo, journals, strict=True)):
             session = WorkloadSession(
-                workload, hardware, threads, trials, deadline, path, journal, seed, workers,
+                workload, hardware, threads, trials, deadline, path, journal, seed, place, workers,
                 progress or (lambda _: None), index, len(todo),
             )  # fmt: skip
             try:
@@ -85,6 +94,9 @@ def tune(
                     outcome, record = session.run()
             except KeyboardInterrupt:
                 interrupted = True
+                break
+            except PlaceLostError as error:
+                stopped = str(error)
                 break
             outcomes.append(outcome)
             if record is not None:
@@ -94,11 +106,14 @@ def tune(
     forget_kernels()
     forget_calls()
     return TuningResult(
-        records=tuple(records), outcomes=tuple(outcomes), log=path, interrupted=interrupted
-    )
+        records=tuple(records), outcomes=tuple(outcomes), log=path, interrupted=interrupted,
+        stopped=stopped,
+    )  # fmt: skip
 
 
-def _check_start(todo: Sequence[AttentionWorkload], target: HardwareTarget, log: Path) -> None:
+def _check_start(
+    todo: Sequence[AttentionWorkload], target: HardwareTarget, log: Path, place: Place
+) -> None:
     """Raises what would otherwise stop the run after hours of it."""
     if find_spec("xgboost") is None:
         raise TuningError(
@@ -107,7 +122,7 @@ def _check_start(todo: Sequence[AttentionWorkload], target: HardwareTarget, log:
         )
     environment.cache_limit()  # a bad number would stop the first call of a tuned kernel
     for workload in todo:
-        require_memory(workload)
+        place.require_memory(workload)
     searched = searched_target(log)
     if searched not in (None, target.name):
         raise InvalidValueError(

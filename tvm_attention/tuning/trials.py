@@ -1,14 +1,16 @@
 """What tuning's child processes do: build a candidate, check and time it, compare finalists.
 
-A candidate that crashes or hangs takes its child with it and nothing else.
+A candidate that crashes or hangs takes its child with it and nothing else. It comes as LLVM IR, which
+TVM compiles here, or, where it was compiled elsewhere, as the path of a shared library.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,9 @@ HOPELESS = 3.0  # times slower than the best so far: timed once
 CONFIRM_SECONDS = 1.0  # a finalist
 # Beyond the accuracy the library promises: random inputs come near that bound, faults go far past it.
 ERROR_LIMIT = 4.0
+
+Built = str | Path
+"""A kernel's LLVM IR, or its shared library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ def build(workload: AttentionWorkload, target: HardwareTarget, candidate: Candid
 
 
 def measure(
-    source: str, workload: AttentionWorkload, candidate: Candidate, threads: int, best: float
+    source: Built, workload: AttentionWorkload, candidate: Candidate, threads: int, best: float
 ) -> float:
     """Seconds of a call, after its result was found right. Raises TuningError for a wrong one."""
     call, outputs = _prepared(source, workload, candidate, threads)
@@ -74,7 +79,7 @@ def measure(
 
 
 def confirm(
-    sources: list[str],
+    sources: Sequence[Built],
     workload: AttentionWorkload,
     candidates: list[Candidate],
     threads: int,
@@ -116,7 +121,7 @@ def _problem(workload: AttentionWorkload) -> RandomCall:
 
 
 def _prepared(
-    source: str, workload: AttentionWorkload, candidate: Candidate, threads: int
+    source: Built, workload: AttentionWorkload, candidate: Candidate, threads: int
 ) -> tuple[Callable[[], None], tuple[Any, Any]]:
     """A call on this process's inputs, and what it writes: the result and, or None, the log-sum-exp."""
     kernel = _kernel(source, workload, candidate, threads)
@@ -135,11 +140,15 @@ def _prepared(
 
 
 @lru_cache(maxsize=8)
-def _compiled(source: str) -> compiler.CompiledKernel:
+def _compiled(source: Built) -> compiler.CompiledKernel:
+    if isinstance(source, Path):
+        return compiler.load_library(source)
     return compiler.load_source(source)
 
 
-def _kernel(source: str, workload: AttentionWorkload, candidate: Candidate, threads: int) -> Kernel:
+def _kernel(
+    source: Built, workload: AttentionWorkload, candidate: Candidate, threads: int
+) -> Kernel:
     origin = KernelSource(candidate, None, "tuning", ())
     return Kernel(workload, origin, _compiled(source), threads)
 

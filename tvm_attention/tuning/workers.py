@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from types import TracebackType
 from typing import Any
 
 from tvm_attention.errors import AttentionError
 from tvm_attention.processes import process_pool
+from tvm_attention.schedules import Candidate
+from tvm_attention.target import HardwareTarget
 from tvm_attention.tuning import trials
+from tvm_attention.tuning.place import Measurement, Outcome
+from tvm_attention.workload import AttentionWorkload
 
 BUILD_TIMEOUT = 60.0  # seconds; an ordinary build takes one
 MEASURE_TIMEOUT = 60.0
 CONFIRM_TIMEOUT = 300.0
 
-Outcome = tuple[Any, str]
-"""(result, "") or (None, why there is none)."""
 
-
-class Workers:
+class LocalWorkers:
     """``build`` runs in ``builders`` processes, everything that is timed in one. Use as a context."""
 
     def __init__(self, builders: int) -> None:
         self._builders = process_pool(builders, trials.warm_up)
         self._runner = process_pool(1, trials.warm_up)
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> LocalWorkers:
         return self
 
     def __exit__(
@@ -39,26 +40,45 @@ class Workers:
             pool.stop()
             pool.join()
 
-    def build(self, arguments: Sequence[tuple[Any, ...]]) -> list[Outcome]:
+    def build(
+        self, arguments: Sequence[tuple[AttentionWorkload, HardwareTarget, Candidate]]
+    ) -> list[Outcome]:
         """``trials.build`` of each argument tuple, side by side."""
-        futures = [
-            self._builders.schedule(trials.build, a, timeout=BUILD_TIMEOUT) for a in arguments
-        ]
-        return [_outcome(f) for f in futures]
+        return built_side_by_side(self._builders, trials.build, arguments)
 
-    def measure(self, *arguments: Any) -> Outcome:
-        """``trials.measure``."""
-        return self._timed(trials.measure, arguments, MEASURE_TIMEOUT)
+    def measure(
+        self, tasks: Sequence[Measurement], best: Callable[[], float]
+    ) -> Iterator[tuple[int, Outcome]]:
+        """``trials.measure`` of one after the other."""
+        for number, t in enumerate(tasks):
+            arguments = (t.built, t.workload, t.candidate, t.threads, best())
+            yield number, self._timed(trials.measure, arguments, MEASURE_TIMEOUT)
 
-    def confirm(self, *arguments: Any) -> Outcome:
+    def confirm(
+        self,
+        built: Sequence[Any],
+        workload: AttentionWorkload,
+        candidates: Sequence[Candidate],
+        threads: int,
+    ) -> Outcome:
         """``trials.confirm``."""
+        arguments = (list(built), workload, list(candidates), threads)
         return self._timed(trials.confirm, arguments, CONFIRM_TIMEOUT)
 
     def _timed(self, task: Callable[..., Any], arguments: tuple[Any, ...], limit: float) -> Outcome:
-        return _outcome(self._runner.schedule(task, arguments, timeout=limit))
+        return outcome_of(self._runner.schedule(task, arguments, timeout=limit))
 
 
-def _outcome(future: Any) -> Outcome:
+def built_side_by_side(
+    pool: Any, task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
+) -> list[Outcome]:
+    """A building task of each argument tuple, in a pool of processes."""
+    futures = [pool.schedule(task, a, timeout=BUILD_TIMEOUT) for a in arguments]
+    return [outcome_of(f) for f in futures]
+
+
+def outcome_of(future: Any) -> Outcome:
+    """What a task in a child process led to, once it has ended."""
     from pebble import ProcessExpired
 
     try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from tvm_attention.database import TuningRecord, available_logs, merge_into_log, read_log
@@ -14,8 +15,8 @@ from tvm_attention.schedules import Candidate, DesignSpace, schedules_for
 from tvm_attention.target import HardwareTarget
 from tvm_attention.tuning.confirmation import Finding, confirm, record_of
 from tvm_attention.tuning.journal import Journal, Trial
+from tvm_attention.tuning.place import Measurement, Place, Workers
 from tvm_attention.tuning.progress import Report, TuningOutcome, TuningProgress
-from tvm_attention.tuning.workers import Workers
 from tvm_attention.workload import AttentionWorkload
 
 BATCH = 8
@@ -38,6 +39,7 @@ class WorkloadSession:
     log: Path
     journal: Journal
     seed: int
+    place: Place
     workers: Workers
     progress: Report
     index: int
@@ -45,6 +47,13 @@ class WorkloadSession:
     start: float = field(default_factory=time.monotonic)
     done: list[Trial] = field(default_factory=list)
     resumed: int = 0
+    phase: str = "build"
+    note: str = ""
+
+    def say(self, note: str) -> None:
+        """Report what the run waits for; "" when it goes on."""
+        self.note = note
+        self._report(self.phase)
 
     def run(self) -> tuple[TuningOutcome, TuningRecord | None]:
         """Search, confirm, record; the outcome, and the record if the log now holds it."""
@@ -62,7 +71,8 @@ class WorkloadSession:
         finding = confirm(self.workload, self.target, self.threads, self.done, self.workers)
         record = None
         if finding.winner is not None:
-            record = record_of(finding, self.workload, self.target, self.threads, len(self.done))
+            provenance = self.place.provenance(self.target, len(self.done))
+            record = record_of(finding, self.workload, self.target, self.threads, provenance)
             if record not in merge_into_log(self.log, [record], replace=self.journal.again):
                 record = None
                 finding = replace(finding, reason=f"{finding.reason}, but {EARLIER}")
@@ -78,6 +88,14 @@ class WorkloadSession:
             self.workload, schedules.machine_parameters(self.target)
         )
         return space
+
+    @cached_property
+    def _default(self) -> Candidate:
+        schedules = schedules_for(self.target)
+        default: Candidate = schedules.default_candidate(
+            self.workload, schedules.machine_parameters(self.target)
+        )
+        return default
 
     def _is_recorded(self) -> bool:
         """Whether the log has a record of this very workload; it may be another log than last time."""
@@ -112,22 +130,26 @@ class WorkloadSession:
 
     def _measure(self, batch: list[Candidate]) -> list[Trial]:
         self._report("build")
-        built = self.workers.build([(self.workload, self.target, c) for c in batch])
-        measured = []
-        for candidate, (source, error) in zip(batch, built, strict=True):
-            seconds = None
-            if source is not None:
-                best = self._best()
-                limit = float("inf") if best is None else best
-                seconds, error = self.workers.measure(
-                    source, self.workload, candidate, self.threads, limit
-                )
-            trial = Trial(candidate, seconds, error)
-            self.journal.add(trial)
-            measured.append(trial)
-            self.done.append(trial)
-            self._report("search")
+        outcomes = self.workers.build([(self.workload, self.target, c) for c in batch])
+        tasks, measured = [], []
+        for candidate, (built, error) in zip(batch, outcomes, strict=True):
+            if built is None:
+                measured.append(self._tried(Trial(candidate, None, error)))
+            else:
+                tasks.append(Measurement(built, self.workload, candidate, self.threads))
+        for number, (seconds, error) in self.workers.measure(tasks, self._to_beat):
+            measured.append(self._tried(Trial(tasks[number].candidate, seconds, error)))
         return measured
+
+    def _tried(self, trial: Trial) -> Trial:
+        self.journal.add(trial)
+        self.done.append(trial)
+        self._report("search")
+        return trial
+
+    def _to_beat(self) -> float:
+        best = self._best()
+        return float("inf") if best is None else best
 
     def _seeds(self) -> list[Candidate]:
         """Candidates of the nearest records, of any target and head dimension."""
@@ -159,12 +181,13 @@ class WorkloadSession:
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def _report(self, phase: str) -> None:
+        self.phase = phase
         elapsed = time.monotonic() - self.start
         new = len(self.done) - self.resumed
         left = None if not new else elapsed / new * (self.trials - len(self.done))
         if left is not None and self.deadline is not None:
             left = max(0.0, min(left, self.deadline - time.monotonic()))
-        default = self.done[0].seconds if self.done else None
+        default = next((t.seconds for t in self.done if t.candidate == self._default), None)
         self.progress(
             TuningProgress(
                 workload=self.workload,
@@ -178,6 +201,7 @@ class WorkloadSession:
                 failures=Counter(t.error for t in self.done if t.seconds is None),
                 elapsed=elapsed,
                 remaining=left,
+                note=self.note,
             )
         )
 
