@@ -18,15 +18,8 @@ from attention_bounds import assert_near, score_size
 from numpy.typing import NDArray
 
 from tvm_attention import reference
-from tvm_attention.export.archive import (
-    ABI,
-    CAUSAL,
-    DTYPES,
-    STATUSES,
-    Problem,
-    _set_options,
-    _strides,
-)
+from tvm_attention.export.archive.calls import set_options, strides_of
+from tvm_attention.export.archive.interface import ABI, CAUSAL, DTYPES, STATUSES, Problem
 from tvm_attention.export.building import export_kernels
 from tvm_attention.export.chosen import ExportedKernel
 from tvm_attention.export.toolchain import find_toolchain
@@ -39,7 +32,7 @@ QEMU = "qemu-aarch64-static"
 SYSROOT = "/usr/aarch64-linux-gnu"
 ARRAYS = (
     "query", "key", "value", "out", "mask", "alibi_slopes", "sinks", "kv_lengths", "key_scale",
-    "value_scale", "lse",
+    "value_scale", "lse", "sequences", "page_table",
 )  # fmt: skip
 
 needs_compiler = pytest.mark.skipif(
@@ -173,11 +166,11 @@ def call_of(
     out = np.full((*q.shape[:3], v.shape[3]), np.nan, q.dtype)
     problem = Problem(
         ABI, DTYPES[case.dtype], q.shape[3], v.shape[3], q.shape[0], q.shape[1], k.shape[1],
-        q.shape[2], k.shape[2], CAUSAL[case.causal], *(_strides(x) for x in (q, k, v, out)),
+        q.shape[2], k.shape[2], CAUSAL[case.causal], *(strides_of(x) for x in (q, k, v, out)),
         threads=threads,
     )  # fmt: skip
     arrays: dict[str, Any] = {"query": q, "key": k, "value": v, "out": out}
-    arrays |= _set_options(problem, q.shape, k.shape[2], **options)
+    arrays |= set_options(problem, q.shape, k.shape[2], **options)
     if "mask" in arrays:  # as it lies in memory: nothing is repeated there
         arrays["mask"] = mask = options["mask"]
         problem.mask_strides = tuple(

@@ -26,7 +26,8 @@ from exported_calls import (
 )
 
 import tvm_attention.export
-from tvm_attention.export.archive import ABI, DTYPES, STATUSES, Archive, Prepared, Problem
+from tvm_attention.export.archive import Archive
+from tvm_attention.export.archive.interface import ABI, DTYPES, STATUSES, Prepared, Problem
 from tvm_attention.export.building import SHARED, STATIC, export, export_kernels
 from tvm_attention.export.chosen import chosen_kernels
 from tvm_attention.export.toolchain import Toolchain, find_toolchain
@@ -176,7 +177,7 @@ def changed(**fields: object) -> ExportedCall:
 @pytest.mark.parametrize(
     ("fields", "status", "said"),
     [
-        ({"abi": 2}, "BAD_VALUE", "abi: expected"),
+        ({"abi": 1}, "BAD_VALUE", "abi: expected"),
         ({"dtype": 4}, "BAD_VALUE", "dtype: expected 1 to 3, got 4"),
         ({"head_dim": 0}, "BAD_VALUE", "head_dim: expected 1 to 512, got 0"),
         ({"head_dim": 63}, "UNSUPPORTED", "no kernel for head_dim 63"),

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tvm_attention.archives import load_archive
     from tvm_attention.errors import (
         AttentionError,
         InvalidTypeError,
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from tvm_attention.kernel import Kernel
     from tvm_attention.kernel_source import KernelSource
     from tvm_attention.kv_cache import KVCache, PagedKVCache, paged_attention, quantise
+    from tvm_attention.loading import load
     from tvm_attention.multi_head import MultiHeadAttention
     from tvm_attention.plotting import plot_attention
-    from tvm_attention.runtime import Explanation, explain, load
+    from tvm_attention.runtime import Explanation, explain
     from tvm_attention.target import HardwareTarget, detect_target
     from tvm_attention.tuning import TuningOutcome, TuningProgress, TuningResult, tune
     from tvm_attention.varlen import attention_varlen
@@ -57,6 +59,7 @@ __all__ = [
     "detect_target",
     "explain",
     "load",
+    "load_archive",
     "paged_attention",
     "plot_attention",
     "quantise",
@@ -65,6 +68,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "archives": ("load_archive",),
     "errors": (
         "AttentionError", "InvalidTypeError", "InvalidValueError", "KernelBuildError", "TuningError",
         "TuningLogError", "TuningLogWarning", "UnsupportedError",
@@ -73,10 +77,11 @@ _MODULES = {
     "kernel": ("Kernel",),
     "kernel_source": ("KernelSource",),
     "kv_cache": ("KVCache", "PagedKVCache", "paged_attention", "quantise"),
+    "loading": ("load",),
     "multi_head": ("MultiHeadAttention",),
     "plotting": ("plot_attention",),
     "onnx": (),  # modules to be asked for by their names
-    "runtime": ("Explanation", "explain", "load"),
+    "runtime": ("Explanation", "explain"),
     "target": ("HardwareTarget", "detect_target"),
     "torch": (),
     "tuning": ("TuningOutcome", "TuningProgress", "TuningResult", "tune"),

@@ -83,7 +83,9 @@ def export_kernels(
         results.append(Exported(architecture, own, tuple(kernels)))
     _package_file("tvm_attention-config.cmake", folder / "cmake")
     _copy(f"runtime/{HEADER}", folder / "include" / HEADER)
-    _copy("archive.py", folder / "python" / "tvm_attention_archive.py")
+    loader = files("tvm_attention.export") / "archive"
+    for source in sorted(f.name for f in loader.iterdir() if f.name.endswith(".py")):
+        _copy(f"archive/{source}", folder / "python" / "tvm_attention_archive" / source)
     return tuple(results)
 
 

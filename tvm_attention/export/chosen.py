@@ -88,10 +88,6 @@ def _target(name: str) -> HardwareTarget:
 
 
 def _check(w: AttentionWorkload) -> None:
-    if w.paged:
-        raise UnsupportedError(
-            "paged: archives have no pages yet; export contiguous keys and values"
-        )
     if w.output == "weights":
         raise UnsupportedError(
             "output: expected attention or attention_and_lse, got weights, which archives do not have"

@@ -11,7 +11,9 @@
 #define LOG2_E 1.4426950408889634
 
 /* Arguments whose values are addresses, which a call fills in. */
-enum { QUERY, KEY, VALUE, OUT, WORKSPACE, MASK, SLOPES, SINKS, RAGGED, KEY_SCALE, VALUE_SCALE, LSE, ADDRESSES };
+enum {
+  QUERY, KEY, VALUE, OUT, WORKSPACE, MASK, SLOPES, SINKS, RAGGED, TABLE, KEY_SCALE, VALUE_SCALE, LSE, ADDRESSES
+};
 
 typedef struct {
   uint64_t magic;
@@ -60,16 +62,26 @@ static void defaults(tva_problem *p) {
   if (p->scale == 0 && p->head_dim > 0) p->scale = (float)(1.0 / sqrt((double)p->head_dim));
 }
 
+static void default_strides(tva_problem *p) {
+  int64_t rows = p->query_rows ? p->query_rows : p->query_length;
+  int64_t keys = p->page_rows ? p->page_rows : p->key_rows ? p->key_rows : p->key_length;
+  dense(&p->query, p->query_heads, rows, p->head_dim);
+  dense(&p->key, p->kv_heads, keys, p->head_dim);
+  dense(&p->value, p->kv_heads, keys, p->value_dim);
+  dense(&p->out, p->query_heads, rows, p->value_dim);
+  if (!p->page_strides[0]) p->page_strides[0] = p->kv_heads * keys * p->head_dim;
+  if (!p->page_strides[1]) p->page_strides[1] = p->kv_heads * keys * p->value_dim;
+  if (p->lse.batch == 0 && p->lse.head == 0) {
+    p->lse.head = rows;
+    p->lse.batch = (int64_t)p->query_heads * rows;
+  }
+  if (p->query_rows) p->query.batch = p->out.batch = p->lse.batch = 0;
+  if (p->key_rows || p->page_rows) p->key.batch = p->value.batch = 0;
+}
+
 /* What depends on sizes that have been checked. */
 static void normalise(tva_problem *p) {
-  dense(&p->query, p->query_heads, p->query_length, p->head_dim);
-  dense(&p->key, p->kv_heads, p->key_length, p->head_dim);
-  dense(&p->value, p->kv_heads, p->key_length, p->value_dim);
-  dense(&p->out, p->query_heads, p->query_length, p->value_dim);
-  if (p->lse.batch == 0 && p->lse.head == 0) {
-    p->lse.head = p->query_length;
-    p->lse.batch = (int64_t)p->query_heads * p->query_length;
-  }
+  default_strides(p);
   if (!p->windowed) return;
   /* Beyond all rows and keys a bound says nothing; causal is the tighter bound on the right. */
   int64_t most = (int64_t)p->query_length + p->key_length;
@@ -90,7 +102,7 @@ static int32_t splits(const tva_problem *p, int32_t rows) {
 }
 
 static int64_t causal_offset(const tva_problem *p) {
-  if (p->has_kv_lengths) return p->causal != TVA_TOP_LEFT;
+  if (tvi_is_ragged(p)) return p->causal != TVA_TOP_LEFT;
   return p->causal == TVA_TOP_LEFT ? 0 : (int64_t)p->key_length - p->query_length;
 }
 
@@ -98,7 +110,8 @@ static void scalars(prepared_call *c) {
   const tva_problem *p = &c->problem;
   whole(c, p->batch), whole(c, p->query_heads), whole(c, p->query_heads / p->kv_heads);
   whole(c, p->query_length), whole(c, p->key_length);
-  whole(c, p->batch), whole(c, p->key_length); /* extents of the key tensor in memory */
+  /* Extents of the key tensor in memory. */
+  whole(c, p->key_rows ? 1 : p->batch), whole(c, p->key_rows ? p->key_rows : p->key_length);
   whole(c, causal_offset(p)), whole(c, p->threads);
   whole(c, c->kernel->most_rows ? splits(p, c->kernel->most_rows) : 1);
   real(c, (double)p->scale * LOG2_E);
@@ -121,7 +134,11 @@ static void arguments(prepared_call *c) {
   if (p->softcap != 0) real(c, (double)p->softcap * LOG2_E);
   if (p->has_alibi) address(c, SLOPES);
   if (p->has_sinks) address(c, SINKS);
-  if (p->has_kv_lengths) address(c, RAGGED);
+  if (tvi_is_ragged(p)) address(c, RAGGED);
+  if (p->page_rows) {
+    address(c, TABLE), whole(c, __builtin_ctz((unsigned)p->page_rows)), whole(c, p->page_columns);
+    whole(c, p->page_strides[0]), whole(c, p->page_strides[1]);
+  }
   if (p->kv_dtype) {
     address(c, KEY_SCALE), strides(c, &p->key_scale);
     address(c, VALUE_SCALE), strides(c, &p->value_scale);
@@ -166,7 +183,7 @@ tva_status tva_prepare(const tva_problem *problem, tva_prepared *prepared) {
     arguments(&c);
     status = kernel_bytes(&c);
     if (status != TVA_OK) return status;
-    if (c.problem.has_kv_lengths) c.ragged_bytes = ((int64_t)c.problem.batch * 16 + 63) / 64 * 64;
+    if (tvi_is_ragged(&c.problem)) c.ragged_bytes = ((int64_t)c.problem.batch * 16 + 63) / 64 * 64;
   }
   c.problem.target = NULL; /* the caller's; not read again */
   c.magic = MAGIC;
@@ -199,7 +216,8 @@ static void no_keys(const tva_problem *p, const tva_arrays *a) {
   size_t bytes = tvi_bytes_of(p->dtype);
   for (int64_t b = 0; b < p->batch; ++b)
     for (int64_t h = 0; h < p->query_heads; ++h)
-      for (int64_t i = 0; i < p->query_length; ++i) {
+      for (int64_t n = 0; n < (p->has_sequences ? a->sequences[b].queries : p->query_length); ++n) {
+        int64_t i = n + (p->has_sequences ? a->sequences[b].query_start : 0);
         char *out = a->out;
         memset(out + (size_t)(b * p->out.batch + h * p->out.head + i * p->out.row) * bytes, 0,
                (size_t)p->value_dim * bytes);
@@ -211,17 +229,29 @@ static void at(prepared_call *c, int which, const void *address) {
   if (c->place[which] >= 0) c->values[c->place[which]].as.whole = (int64_t)(intptr_t)address;
 }
 
+/* The fields of each batch element as kernels read them. */
+static void ragged_fields(const tva_problem *p, const tva_arrays *a, char *workspace) {
+  for (int32_t b = 0; b < p->batch; ++b) {
+    tva_sequence s = {0, p->query_length, 0, p->has_sequences ? 0 : a->kv_lengths[b]};
+    if (p->has_sequences) s = a->sequences[b];
+    /* Packing takes one element's keys to begin at row 0: their address moves instead. */
+    if (p->batch == 1) s.key_start = 0;
+    memcpy(workspace + (size_t)b * sizeof s, &s, sizeof s);
+  }
+}
+
 static void addresses(prepared_call *c, const tva_arrays *a, char *workspace) {
   const tva_problem *p = &c->problem;
-  at(c, QUERY, a->query), at(c, KEY, a->key), at(c, VALUE, a->value), at(c, OUT, a->out);
-  at(c, MASK, a->mask), at(c, SLOPES, a->alibi_slopes), at(c, SINKS, a->sinks);
+  const char *key = a->key, *value = a->value;
+  if (p->has_sequences && p->batch == 1) {
+    size_t bytes = p->kv_dtype ? 1 : tvi_bytes_of(p->dtype), start = (size_t)a->sequences[0].key_start;
+    key += start * (size_t)p->key.row * bytes, value += start * (size_t)p->value.row * bytes;
+  }
+  at(c, QUERY, a->query), at(c, KEY, key), at(c, VALUE, value), at(c, OUT, a->out);
+  at(c, MASK, a->mask), at(c, SLOPES, a->alibi_slopes), at(c, SINKS, a->sinks), at(c, TABLE, a->page_table);
   at(c, KEY_SCALE, a->key_scale), at(c, VALUE_SCALE, a->value_scale), at(c, LSE, a->lse);
   at(c, RAGGED, workspace), at(c, WORKSPACE, workspace + c->ragged_bytes);
-  int32_t *ragged = (int32_t *)(void *)workspace;
-  for (int32_t b = 0; p->has_kv_lengths && b < p->batch; ++b) {
-    const int32_t fields[] = {0, p->query_length, 0, a->kv_lengths[b]};
-    memcpy(ragged + 4 * (size_t)b, fields, sizeof fields);
-  }
+  if (tvi_is_ragged(p)) ragged_fields(p, a, workspace);
 }
 
 tva_status tva_run(const tva_prepared *prepared, const tva_arrays *arrays, void *workspace,
