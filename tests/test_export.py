@@ -28,8 +28,9 @@ from exported_calls import (
 import tvm_attention.export
 from tvm_attention.export.archive import Archive
 from tvm_attention.export.archive.interface import ABI, DTYPES, STATUSES, Prepared, Problem
-from tvm_attention.export.building import SHARED, STATIC, export, export_kernels
+from tvm_attention.export.building import export, export_kernels
 from tvm_attention.export.chosen import chosen_kernels
+from tvm_attention.export.linking import SHARED, STATIC
 from tvm_attention.export.toolchain import Toolchain, find_toolchain
 from tvm_attention.operands import geometry
 from tvm_attention.splits import splits

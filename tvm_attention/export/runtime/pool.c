@@ -2,6 +2,7 @@
  *
  * A launch is published as a ticket, its number and how many tasks are left; taking a task counts the latter
  * down. The task is read before that: if it was another launch's, counting down fails. */
+#ifndef __wasm__ /* which has serial_pool.c */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -12,9 +13,12 @@
 #if defined(__x86_64__)
 #define LOOKS 1000
 #define PAUSE() __builtin_ia32_pause()
-#else
+#elif defined(__aarch64__)
 #define LOOKS 20000
 #define PAUSE() __asm__ volatile("yield")
+#else
+#define LOOKS 20000
+#define PAUSE() __asm__ volatile("" ::: "memory")
 #endif
 
 typedef void (*pool_task)(void *, int);
@@ -130,3 +134,4 @@ void tva_pool_close(tva_pool *pool) {
   pthread_cond_destroy(&pool->done);
   free(pool);
 }
+#endif
