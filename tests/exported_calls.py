@@ -21,9 +21,10 @@ from tvm_attention import reference
 from tvm_attention.export.archive.calls import set_options, strides_of
 from tvm_attention.export.archive.interface import ABI, CAUSAL, DTYPES, STATUSES, Problem
 from tvm_attention.export.building import export_kernels
-from tvm_attention.export.chosen import ExportedKernel
+from tvm_attention.export.chosen import ExportedKernel, kernel_for
 from tvm_attention.export.toolchain import find_toolchain
 from tvm_attention.random_calls import random_inputs, random_options
+from tvm_attention.target import named_target
 from tvm_attention.workload import AttentionWorkload, default_scale
 
 C_SOURCES = Path(__file__).parent / "c"
@@ -138,6 +139,25 @@ def _read(call: ExportedCall, file: Any) -> Outcome:
         STATUSES[answer.status], answer.message.decode(), answer.kernel.decode(), answer.workspace,
         found["out"], found["lse"],
     )  # fmt: skip
+
+
+# The kinds of problem that tests/c/any_input.c draws.
+ANY_INPUT = (
+    AttentionWorkload(head_dim=64),
+    AttentionWorkload(head_dim=64, query_length=1, query_heads=8, kv_heads=2),
+    AttentionWorkload(
+        head_dim=64, mask="bool", ragged=True, output="attention_and_lse", key_length=100, causal=True
+    ),
+    AttentionWorkload(head_dim=64, kv_dtype="int8", causal="bottom_right"),
+    AttentionWorkload(head_dim=64, ragged=True, paged=True, causal="bottom_right"),
+    AttentionWorkload(head_dim=64, window=(3, 3), softcap=True, alibi=True, sinks=True),
+)  # fmt: skip
+
+
+def any_input_kernels() -> list[ExportedKernel]:
+    """Their kernels, for AVX2."""
+    target = named_target("x86-64-v3")
+    return [kernel_for(f"tvk{i}", w, target) for i, w in enumerate(ANY_INPUT)]
 
 
 def build_archive(kernels: Mapping[str, Sequence[ExportedKernel]], folder: Path) -> Path:
