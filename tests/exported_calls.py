@@ -157,7 +157,7 @@ ANY_INPUT = (
 def any_input_kernels() -> list[ExportedKernel]:
     """Their kernels, for AVX2."""
     target = named_target("x86-64-v3")
-    return [kernel_for(f"tvk{i}", w, target) for i, w in enumerate(ANY_INPUT)]
+    return [kernel_for(f"tvk_any{i}", w, target) for i, w in enumerate(ANY_INPUT)]
 
 
 def build_archive(kernels: Mapping[str, Sequence[ExportedKernel]], folder: Path) -> Path:

@@ -42,7 +42,12 @@ def main() -> int:
     seconds, corpus = sys.argv[1], sys.argv[2:]
     with tempfile.TemporaryDirectory() as folder:
         program = built(Path(folder))
-        limits = (f"-max_total_time={seconds}", "-max_len=400", "-print_final_stats=1", "-timeout=60")
+        limits = (
+            f"-max_total_time={seconds}",
+            "-max_len=400",
+            "-print_final_stats=1",
+            "-timeout=60",
+        )
         return subprocess.run([str(program), *limits, *corpus], check=False).returncode
 
 

@@ -19,6 +19,7 @@ from exported_calls import (
     SANITIZERS,
     ExportedCall,
     Program,
+    any_input_kernels,
     assert_right,
     build_program,
     call_of,
@@ -48,6 +49,7 @@ HALF = AttentionWorkload(
     head_dim=40, value_dim=72, dtype="bfloat16", mask="float32", window=(20, 9)
 )
 QUANTISED = AttentionWorkload(head_dim=64, kv_dtype="int8", causal="bottom_right")
+PAGED = AttentionWorkload(head_dim=64, ragged=True, paged=True, causal="bottom_right")
 WORKLOADS = (PLAIN, DECODE, MASKED, HALF)
 EXAMPLE = Path(__file__).parent.parent / "examples" / "c"
 
@@ -59,13 +61,13 @@ def runnable() -> list[str]:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every workload for every level, its runtime part watched by the sanitizers."""
+    """Every workload for every level, others for AVX2, its runtime part watched by the sanitizers."""
     folder = tmp_path_factory.mktemp("watched")
     plain = find_toolchain("x86_64")
     watched = Toolchain("x86_64", (*plain.compiler, *SANITIZERS), plain.objcopy, plain.archiver)
-    export_kernels(
-        chosen_kernels((*WORKLOADS, QUANTISED), LEVELS["x86"]), {"x86_64": watched}, folder
-    )
+    kernels = chosen_kernels(WORKLOADS, LEVELS["x86"])["x86_64"]
+    kernels += [k for k in any_input_kernels() if k.workload not in WORKLOADS]
+    export_kernels({"x86_64": kernels}, {"x86_64": watched}, folder)
     return folder
 
 
@@ -197,6 +199,11 @@ def changed(**fields: object) -> ExportedCall:
         ({"query__row": -64}, "BAD_STRIDE", "query: expected strides of 0 to"),
         ({"key__head": 1 << 60}, "BAD_STRIDE", "key: expected strides of 0 to"),
         ({"lse__head": 1, "lse__batch": 1}, "BAD_STRIDE", "lse: expected distinct elements"),
+        ({"has_sequences": 1}, "BAD_VALUE", "has_sequences: expected 0 to 0, got 1"),
+        ({"query_rows": 9}, "BAD_VALUE", "query_rows: expected 0 to 0, got 9"),
+        ({"page_rows": 12, "pages": 4}, "BAD_VALUE", "page_rows: expected a power of two, got 12"),
+        ({"page_rows": 16, "pages": 4}, "BAD_VALUE", "key_length: expected 0 to 0, got 90"),
+        ({"page_rows": 16, "pages": 4, "page_columns": 6}, "UNSUPPORTED", ", ragged, paged, lse"),
     ],
 )  # fmt: skip
 def test_problems_refused(
@@ -204,6 +211,37 @@ def test_problems_refused(
 ) -> None:
     [outcome] = program.run([changed(**fields)], tmp_path)
     assert outcome.status == status
+    assert said in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("sequences", "table", "said"),
+    [
+        ([[0, 7, 0, 31]], [[0, 1]], "sequences: expected 0 to 30 keys within 0 shared rows"),
+        ([[0, -1, 0, 30]], [[0, 1]], "sequences: expected 0 to 7 queries"),
+        ([[1, 7, 0, 30]], [[0, 1]], "queries within 0 shared rows, got 7 from row 1 on in 0"),
+        ([[0, 7, 0, 30]], [[0, 2]], "page_table: expected pages 0 to 1, got 2 as number 1 of 0"),
+        ([[0, 7, 0, 30]], [[-1, 0]], "page_table: expected pages 0 to 1, got -1"),
+        ([[0, 7, 0, 16]], [[1, 9]], ""),  # of a page that needs not be there
+    ],
+)
+def test_sequences_and_tables_are_checked(
+    program: Program, sequences: list[list[int]], table: list[list[int]], said: str, tmp_path: Path
+) -> None:
+    case = replace(PLAIN, query_heads=2, query_length=7, key_length=30, causal="bottom_right")
+    call, _, _ = call_of(case)
+    fields = {"has_sequences": 1, "page_rows": 16, "pages": 2, "page_columns": 2}
+    for name, value in fields.items():
+        setattr(call.problem, name, value)
+    for name in ("key", "value"):
+        setattr(call.problem, name, (0, 0, 0))
+        call.arrays[name] = np.zeros((2, 2, 16, 64), np.float32)
+    call.arrays |= {
+        "sequences": np.array(sequences, np.int32),
+        "page_table": np.array(table, np.int32),
+    }
+    [outcome] = program.run([call], tmp_path)
+    assert outcome.status == ("BAD_VALUE" if said else "OK")
     assert said in outcome.message
 
 
@@ -249,6 +287,7 @@ def test_no_keys_and_no_rows(program: Program, tmp_path: Path) -> None:
 
 
 def test_anything_may_go_in(archive: Path, tmp_path: Path) -> None:
+    """As tests/fuzz_archive.py does for longer, with libFuzzer."""
     program = build_program(
         archive, "x86_64", C_SOURCES / "any_input.c", tmp_path / "any", *SANITIZERS
     )
@@ -256,7 +295,7 @@ def test_anything_may_go_in(archive: Path, tmp_path: Path) -> None:
         done = program.start(seed, "30000")
         assert done.returncode == 0, done.stderr[-3000:]
         *counts, computed = (int(n) for n in done.stdout.split())
-        assert computed > 300
+        assert computed > 3000
         seen = {STATUSES[i] for i, n in enumerate(counts) if n}
         assert seen == set(STATUSES) - {"NOT_PREPARED", "FAILED", "NO_MEMORY", "PROCESSOR"}
 

@@ -94,13 +94,23 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 if not TYPE_CHECKING:  # or a misspelt name would pass for an object
 
     def __getattr__(name: str) -> object:
-        if name in _MODULES:
-            return import_module(f"{__name__}.{name}")
+        module = name if name in _MODULES else _MODULE_OF.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
-            module = _MODULE_OF[name]
-        except KeyError:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-        value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+            found = import_module(f"{__name__}.{module}")
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.startswith(__name__):
+                raise
+            raise ModuleNotFoundError(
+                f"{__name__}.{name} needs package {error.name}, which is not installed: pip install "
+                f"tvm-attention brings all that it depends on; with NumPy alone, archives serve "
+                f"(load_archive) and nothing is built, tuned or explained",
+                name=error.name,
+            ) from error
+        if name in _MODULES:
+            return found
+        value = globals()[name] = getattr(found, name)
         return value
 
     def __dir__() -> list[str]:

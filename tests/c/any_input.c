@@ -16,21 +16,24 @@ enum { MOST_ELEMENTS = 1 << 16, TOO_MANY = 1 << 30, MOST_WORKSPACE = 1 << 24, PA
 enum { STATUSES = 10, ARRAYS = 13 };
 enum { QUERY, KEY, VALUE, OUT, MASK, ALIBI, SINKS, LENGTHS, KEY_SCALE, VALUE_SCALE, LSE, SEQUENCES, TABLE };
 
-static uint64_t state;
+#ifdef FUZZ
 static const uint8_t *input;
 static size_t left;
 
 static uint32_t drawn(uint32_t below) {
-#ifdef FUZZ
   uint32_t number = 0;
   if (!left) return below - 1; /* what is rare is 0 */
   for (int i = 0; i < 2 && left; ++i, --left) number = number << 8 | *input++;
   return number % below;
+}
 #else
+static uint64_t state;
+
+static uint32_t drawn(uint32_t below) {
   state = state * 6364136223846793005u + 1442695040888963407u;
   return (uint32_t)(state >> 33) % below;
-#endif
 }
+#endif
 
 static int64_t strange(void) {
   static const int64_t numbers[] = {0, 1, -1, 2, 3, 7, 63, 64, 65, 512, 513, 1024, INT32_MAX, INT32_MIN, INT64_MAX,
@@ -219,7 +222,7 @@ static int run(const tva_problem *p, const tva_prepared *prepared) {
   tva_arrays arrays;
   if (!drawn(30)) at[drawn(ARRAYS)] = NULL;
   memcpy(&arrays, at, sizeof arrays);
-  if (!drawn(60) && !p->kv_dtype) arrays.key = (const char *)arrays.key + 1; /* no float's address */
+  if (!drawn(60) && !p->kv_dtype && arrays.key) arrays.key = (const char *)arrays.key + 1; /* no float's address */
   char *workspace = drawn(60) ? workspace_bytes + MOST_WORKSPACE - given : NULL; /* its end is watched */
   tva_status status = tva_run(prepared, drawn(60) ? &arrays : NULL, workspace, given);
   float first = bytes[OUT] >= 4 && at[OUT] ? *(float *)(void *)at[OUT] : 0;

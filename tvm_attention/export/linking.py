@@ -23,9 +23,7 @@ _LINK = (
 _EXPORTS = "{ global: tva_*; local: *; };\n"
 
 
-def linked(
-    tools: Toolchain, objects: Sequence[Path], header: Path, work: Path
-) -> dict[str, Path]:
+def linked(tools: Toolchain, objects: Sequence[Path], header: Path, work: Path) -> dict[str, Path]:
     """The libraries by kind: "shared" and "static"; "module" for WebAssembly."""
     if tools.architecture == WASM:
         return {"module": _module(tools, objects, header, work)}
