@@ -48,7 +48,7 @@ class ArchiveKernel(Kernel):
             out[...] = made
             return
         tensors = (*(x if _readable(kind, x) else kind.dense(x) for x in inputs), out)
-        problem = _problem_of(call, self.workload, [kind.strides(x) for x in tensors])
+        problem = problem_of(call, self.workload, [kind.strides(x) for x in tensors])
         if call.kv_batches != call.sizes.batch:  # packed sequences
             problem.query_rows, problem.key_rows = kind.shape(tensors[0])[2], call.key_rows
         if lse is not None:
@@ -115,7 +115,8 @@ def _problem(
     )  # fmt: skip
 
 
-def _problem_of(call: Call, w: AttentionWorkload, strides: list[Shape]) -> Problem:
+def problem_of(call: Call, w: AttentionWorkload, strides: list[Shape]) -> Problem:
+    """A call's problem; ``strides`` are those of (query, key, value, out)."""
     s, o = call.sizes, call.options
     problem = _problem(w, s.batch, s.query_heads, s.kv_heads, s.query_length, s.key_length)
     problem.causal, problem.scale = CAUSAL[o.causal], o.scale
