@@ -1,7 +1,7 @@
 """python bench/bench_archive.py --json FILE: exported archives in figures.
 
-Sizes of libraries and of a static ARM program; from a C program's start to its first result; what a call costs
-beside its kernel; and kernels of an archive timed in turns with those of the Python path, in one process.
+Sizes of libraries and of a static ARM program; from a C program's start to its first result; what a call
+costs beside its kernel; and kernels of an archive timed in turns with the Python path's, in one process.
 ``--folder`` keeps what was exported: a second run then measures at once.
 """
 

@@ -122,7 +122,7 @@ def test_caches(alone: Path) -> None:
         own = query[b : b + 1], keys[b : b + 1, :, :count], values[b : b + 1, :, :count]
         expected = reference.attended(*own).out[0]
         assert near(plain.attend(query)[b], expected)
-        assert near(paged.attend(query, sequences)[b], expected)
+        assert near(paged.attend(sequences, query)[b], expected)
 
 
 def test_int8_cache(alone: Path) -> None:
@@ -220,7 +220,8 @@ def test_numpy_is_enough(folder: Path) -> None:
         "TVM_ATTENTION_NUM_THREADS": "2",
     }
     done = subprocess.run(
-        [sys.executable, "-c", BOARD], env=environment, capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", BOARD], env=environment, capture_output=True, text=True, check=False,
+        timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     unserved, explain, tune = done.stdout.splitlines()

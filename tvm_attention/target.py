@@ -141,8 +141,8 @@ def detect_target(override: str | None = None) -> HardwareTarget:
 
 
 def named_target(name: str, cores: int = 1) -> HardwareTarget:
-    """A target by name, to build for without running: a level ("x86-64-v3", "aarch64", "cuda-sm_87", "riscv64") or a
-    micro-architecture ("icelake", "zen4", "cortex-a72"). Its caches and model are unknown.
+    """A target by name, to build for without running: a level ("x86-64-v3", "aarch64", "cuda-sm_87",
+    "riscv64") or a micro-architecture ("icelake", "zen4", "cortex-a72"). Its caches and model are unknown.
 
     Raises InvalidValueError for an unknown name.
     """

@@ -36,8 +36,8 @@ def add(commands: Commands) -> None:
         metavar="NAMES",
         required=True,
         help="levels and micro-architectures, separated by commas: x86-64-v3,x86-64-v4,cortex-a72; native "
-        "is this machine; cuda-sm_87 and others write cubin, PTX and source with a manifest of launches; riscv64 "
-        "and wasm32 are experimental",
+        "is this machine; cuda-sm_87 and others write cubin, PTX and source with a manifest of launches; "
+        "riscv64 and wasm32 are experimental",
     )
     parser.add_argument(
         "-o", "--output", metavar="DIR", type=Path, required=True, help="the folder to write to"
@@ -47,7 +47,8 @@ def add(commands: Commands) -> None:
         metavar="ARCHITECTURE=COMMAND",
         action="append",
         default=[],
-        help="the C compiler that links for x86_64, aarch64, riscv64 or wasm32, where it is not in its usual place",
+        help="the C compiler that links for x86_64, aarch64, riscv64 or wasm32, where it is not in its "
+        "usual place",
     )
     add_json(parser)
 

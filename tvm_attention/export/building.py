@@ -12,8 +12,8 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from tvm_attention.export.chosen import ExportedKernel, chosen_kernels
-from tvm_attention.export.manifest import manifest
 from tvm_attention.export.linking import COMPILE, WASM, linked
+from tvm_attention.export.manifest import manifest
 from tvm_attention.export.objects import write_object
 from tvm_attention.export.table import table_source
 from tvm_attention.export.toolchain import Toolchain, find_toolchain
@@ -41,7 +41,7 @@ def export(
     progress: Callable[[str], None] | None = None,
 ) -> tuple[Exported, ...]:
     """Write libraries with a kernel of every workload for every target (a level, a micro-architecture or
-    "native"), one folder an architecture, and the files a C, CMake, Python or JavaScript program uses them by.
+    "native"), one folder an architecture, and the files by which C, CMake, Python and JavaScript use them.
 
     ``compilers`` names C compilers by architecture ("x86_64", "aarch64", "riscv64", "wasm32"); ``progress``
     hears of each kernel.
