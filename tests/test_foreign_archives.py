@@ -14,6 +14,7 @@ import pytest
 from exported_calls import C_SOURCES, Program, assert_right, build_program, call_of
 
 from tvm_attention import reference
+from tvm_attention.errors import UnsupportedError
 from tvm_attention.export.building import export
 from tvm_attention.random_calls import random_inputs
 from tvm_attention.workload import AttentionWorkload
@@ -38,10 +39,14 @@ def cases(w: AttentionWorkload) -> list[AttentionWorkload]:
     reason="needs qemu-riscv64-static and riscv64-linux-gnu-gcc",
 )
 def test_riscv(tmp_path: Path) -> None:
-    """With vectors of 128 and 256 bits; a processor without V is refused."""
-    workloads = (PLAIN, DECODE, HALF)
+    """With vectors of 128 and 256 bits; a processor without V is refused, and what would be wrong."""
+    with pytest.raises(UnsupportedError, match="none of float16 for riscv64"):
+        export([HALF], ["riscv64"], tmp_path)
+    workloads = (PLAIN, DECODE, replace(HALF, dtype="bfloat16"))
     export(workloads, ["riscv64"], tmp_path)
-    built = build_program(tmp_path, "riscv64", C_SOURCES / "calls.c", tmp_path / "calls", "-static")
+    built = build_program(
+        tmp_path, "riscv64", C_SOURCES / "calls.c", tmp_path / "program", "-static"
+    )
     made = [
         (case, *call_of(case, seed=n, threads=1 + n % 2))
         for n, case in enumerate(case for w in workloads for case in cases(w))

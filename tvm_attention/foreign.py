@@ -9,11 +9,12 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class ForeignProcessor:
     """``architecture`` names its folder in an archive, ``features`` what code for it needs, ``llvm`` is the
-    argument of tvm.target.Target."""
+    argument of tvm.target.Target, ``refused`` are dtypes that TVM's code for it computes wrongly."""
 
     architecture: str
     features: frozenset[str]
     llvm: Mapping[str, str | int | list[str]]
+    refused: frozenset[str] = frozenset()
 
 
 # By kind, which has one instruction-set level of the architecture's name.
@@ -29,6 +30,8 @@ FOREIGN: Mapping[str, ForeignProcessor] = {
             "mattr": ["+m", "+a", "+f", "+d", "+c", "+zve64d", "+zvl128b"],
             "mabi": "lp64d",
         },
+        # TVM brings conversions that take halves in whole-number registers; LLVM passes them in others.
+        refused=frozenset({"float16"}),
     ),
     "wasm": ForeignProcessor(
         "wasm32",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import archspec.cpu
 
 from tvm_attention.errors import InvalidValueError, UnsupportedError
+from tvm_attention.foreign import FOREIGN
 from tvm_attention.isa import ARCHITECTURES, ARM_CORES
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.runtime import select
@@ -56,9 +57,9 @@ def chosen_kernels(
     """
     if not workloads or not targets:
         raise InvalidValueError("export: expected at least one workload and one target, got none")
-    for workload in workloads:
-        _check(workload)
     hardware = list(dict.fromkeys(_target(name) for name in targets))
+    for workload in workloads:
+        _check(workload, {target.kind for target in hardware})
     if any(t.kind not in ARCHITECTURES for t in hardware):
         raise UnsupportedError(
             "targets: expected processors, whose kernels go into C libraries, got a GPU; "
@@ -84,7 +85,13 @@ def _target(name: str) -> HardwareTarget:
     return detect_target() if name.strip().lower() == NATIVE else named_target(name)
 
 
-def _check(w: AttentionWorkload) -> None:
+def _check(w: AttentionWorkload, kinds: set[str]) -> None:
+    for foreign in (FOREIGN[kind] for kind in kinds if kind in FOREIGN):
+        if foreign.refused & {w.dtype, w.mask}:
+            raise UnsupportedError(
+                f"dtype: expected none of {', '.join(foreign.refused)} for {foreign.architecture}, whose "
+                f"code for it would be wrong; export float32 or bfloat16"
+            )
     if w.output == "weights":
         raise UnsupportedError(
             "output: expected attention or attention_and_lse, got weights, which archives do not have"

@@ -4,9 +4,13 @@
  * launch's number over an older one, so that who comes late claims nothing; what to run is read before that. Each
  * thread begins with the task of its own number: what that read and wrote in the last launch is in its cache. */
 #ifndef __wasm__ /* which has serial_pool.c */
+#define _GNU_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "kernels.h"
 
@@ -29,6 +33,9 @@ typedef void (*pool_task)(void *, int);
 typedef struct {
   struct tva_pool *pool;
   pthread_t thread;
+  pid_t id;
+  int asleep, barred; /* under the mutex of sleep */
+  cpu_set_t allowed;  /* to run on, when it is not barred from one */
 } worker;
 
 struct tva_pool {
@@ -66,19 +73,40 @@ static void take_tasks(tva_pool *pool, uint64_t ticket, int first) {
   }
 }
 
+/* Until there is a launch after the one that was seen. */
+static void doze(worker *self, uint64_t seen) {
+  tva_pool *pool = self->pool;
+  pthread_mutex_lock(&pool->mutex);
+  ++pool->sleeping; /* before the last look: a launch that this look misses sees it */
+  self->asleep = 1;
+  while (pool->ticket == seen && !pool->closing) pthread_cond_wait(&pool->work, &pool->mutex);
+  self->asleep = 0;
+  --pool->sleeping;
+  int barred = self->barred;
+  self->barred = 0;
+  pthread_mutex_unlock(&pool->mutex);
+  if (barred) sched_setaffinity(0, sizeof self->allowed, &self->allowed);
+}
+
+/* Linux may queue a woken thread behind the one that wakes it, on the same processor, launch after launch: it may not
+ * start there. */
+static void bar(worker *w, int processor) {
+  cpu_set_t others;
+  if (processor < 0 || processor >= CPU_SETSIZE) return;
+  if (sched_getaffinity(w->id, sizeof w->allowed, &w->allowed)) return;
+  others = w->allowed;
+  CPU_CLR(processor, &others);
+  w->barred = CPU_COUNT(&others) > 0 && !sched_setaffinity(w->id, sizeof others, &others);
+}
+
 static void *work(void *argument) {
   worker *self = argument;
   tva_pool *pool = self->pool;
   uint64_t seen = 0;
+  self->id = (pid_t)syscall(SYS_gettid);
   while (!pool->closing) {
     for (int i = 0; i < LOOKS && pool->ticket == seen && !pool->closing; ++i) PAUSE();
-    if (pool->ticket == seen) {
-      pthread_mutex_lock(&pool->mutex);
-      ++pool->sleeping; /* before the last look: a launch that this look misses sees it */
-      while (pool->ticket == seen && !pool->closing) pthread_cond_wait(&pool->work, &pool->mutex);
-      --pool->sleeping;
-      pthread_mutex_unlock(&pool->mutex);
-    }
+    if (pool->ticket == seen) doze(self, seen);
     seen = pool->ticket;
     take_tasks(pool, seen, (int)(self - pool->workers) + 1);
   }
@@ -87,7 +115,10 @@ static void *work(void *argument) {
 
 static void wake(tva_pool *pool) {
   if (!pool->sleeping) return;
+  int processor = sched_getcpu();
   pthread_mutex_lock(&pool->mutex);
+  for (int i = 0; i < pool->threads; ++i)
+    if (pool->workers[i].asleep && !pool->workers[i].barred) bar(&pool->workers[i], processor);
   pthread_cond_broadcast(&pool->work);
   pthread_mutex_unlock(&pool->mutex);
 }
