@@ -157,7 +157,8 @@ def _contenders(
     """The kernel that ``load`` gives, and the archive's, each with all but its addresses prepared."""
     kind, inputs = NumPyArrays(), random_inputs(workload, 0)
     sizes = geometry(*(x.shape for x in inputs), enable_gqa=True)
-    options = Options(default_scale(workload.head_dim), causal=workload.causal)
+    causal = None if workload.causal is None else str(workload.causal)
+    options = Options(default_scale(workload.head_dim), causal=causal)
     call = Call.of(sizes, options, workload.dtype)
     tensors = (*inputs, np.empty(sizes.out_shape, inputs[0].dtype))
     strides = tuple(kind.strides(x) for x in tensors)

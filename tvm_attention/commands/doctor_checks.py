@@ -48,8 +48,8 @@ def checks() -> dict[str, Check]:
     """What is checked, by name, in order."""
     tvm = f"pip install {required('apache-tvm')} {required('apache-tvm-ffi')}"
     compiler = (
-        f"reinstall TVM: {tvm} --force-reinstall; on SIGILL set {environment.TARGET}=x86-64-v2; a device that "
-        f"only runs archives needs none"
+        f"reinstall TVM: {tvm} --force-reinstall; on SIGILL set {environment.TARGET}=x86-64-v2; a "
+        f"device that only runs archives needs none"
     )
     pool = (
         f"report it with the output of tvm-attention info; {environment.NUM_THREADS}=1 avoids the "
