@@ -42,6 +42,7 @@ from tvm_attention.export.toolchain import find_toolchain
 from tvm_attention.interleaved import Contender, interleave
 from tvm_attention.operands import geometry
 from tvm_attention.options import Options
+from tvm_attention.prepared import workspace
 from tvm_attention.random_calls import random_inputs
 from tvm_attention.suites import suite
 from tvm_attention.workload import AttentionWorkload, default_scale
@@ -170,12 +171,12 @@ def _contenders(
     name = ctypes.create_string_buffer(target_name(target).encode())
     problem.target = ctypes.addressof(name)
     exported, size = archive.prepare(problem)
-    workspace = np.empty(max(size, 1), np.uint8)
-    arrays, place = Arrays(*addresses), workspace.ctypes.data
-    tva_run = archive.library.tva_run
+    # One for both: of two, the larger may lie in larger pages.
+    place, kept = workspace.grow(max(size, prepared.workspace_bytes))
+    arrays, tva_run = Arrays(*addresses), archive.library.tva_run
 
     def call_archive() -> object:
-        return tva_run(exported, arrays, place, size), workspace, tensors
+        return tva_run(exported, arrays, place, size), kept, tensors
 
     first = Contender("python", lambda: prepared.run(*addresses), "own pool")
     return (

@@ -402,6 +402,23 @@ def test_openmp_is_a_launcher(small: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.skipif(shutil.which("qemu-x86_64-static") is None, reason="needs qemu-user-static")
+def test_an_emulated_processor_gets_what_it_can_run(small: Path, tmp_path: Path) -> None:
+    """By cpuid: no variable hides anything."""
+    built = build_program(small, "x86_64", C_SOURCES / "calls.c", tmp_path / "program", "-static")
+    program = Program(built.path, ("qemu-x86_64-static", "-cpu", "Nehalem"))
+    case = replace(PLAIN, query_heads=2, query_length=9, key_length=70)
+    call, tensors, options = call_of(case)
+    wanted = runnable()[-1]
+    refused, _, _ = call_of(case, target=wanted)
+    outcomes = program.run([call, refused], tmp_path)
+    assert outcomes[0].kernel == "tvk1"
+    assert_right(outcomes[0], case, tensors, options)
+    lacking = sorted(features_of(wanted) - features_of("x86-64-v2"))
+    assert outcomes[1].status == "PROCESSOR"
+    assert ", ".join(lacking) in outcomes[1].message
+
+
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
 def test_the_example_by_cmake(small: Path, tmp_path: Path) -> None:
     for step in (
