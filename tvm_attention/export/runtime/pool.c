@@ -1,4 +1,5 @@
-/* A pool of POSIX threads. Whoever has nothing to do looks for it for some 50 microseconds, then sleeps.
+/* A pool of POSIX threads. A thread with nothing to do looks for it for some 50 microseconds, then sleeps; the caller of
+ * a launch looks longer for its end: woken late, it would find the others asleep at its next launch.
  *
  * A launch is published as a ticket, its number and how many tasks it has. A task is claimed by writing the
  * launch's number over an older one, so that who comes late claims nothing; what to run is read before that. Each
@@ -26,6 +27,7 @@
 #define PAUSE() __asm__ volatile("" ::: "memory")
 #endif
 
+#define CALLERS_LOOKS (20 * LOOKS)
 #define TASK_BITS 16
 
 typedef void (*pool_task)(void *, int);
@@ -137,7 +139,10 @@ int tva_pool_launch(void *user, int tasks, void (*task)(void *, int), void *data
   pool->ticket = ticket;
   wake(pool);
   take_tasks(pool, ticket, 0);
-  for (int i = 0; i < LOOKS && pool->unfinished; ++i) PAUSE();
+  for (int i = 0; i < CALLERS_LOOKS && pool->unfinished; ++i) {
+    PAUSE();
+    if (i % 256 == 255) sched_yield(); /* to a worker that waits for this processor */
+  }
   if (pool->unfinished) {
     pthread_mutex_lock(&pool->mutex);
     pool->waiting = 1;
