@@ -427,7 +427,7 @@ def test_the_example_by_cmake(small: Path, tmp_path: Path) -> None:
     ):
         done = subprocess.run(["cmake", *step], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-    for name in ("attention", "attention_shared"):
+    for name in ("attention", "attention_shared", "decode"):
         found = Program(tmp_path / name).start("2")
         assert found.returncode == 0, found.stderr
         assert "largest error" in found.stdout
