@@ -209,6 +209,8 @@ for call in (lambda: ta.attention(q, q, q, causal="top_left"), lambda: ta.explai
         call()
     except Exception as error:
         print(type(error).__name__, error)
+from tvm_attention.__main__ import main
+assert main(["info"]) == 2
 """
 
 
@@ -228,6 +230,7 @@ def test_numpy_is_enough(folder: Path) -> None:
     assert unserved.startswith("KernelBuildError kernel: the loaded archive has it not")
     assert "package apache-tvm is not installed" in unserved
     assert "--targets x86-64-v3 -o DIR" in unserved
+    assert "the command line needs package " in done.stderr
     for line, name in ((explain, "explain"), (tune, "tune")):
         assert line.startswith(f"ModuleNotFoundError tvm_attention.{name} needs package ")
         assert "load_archive" in line
