@@ -49,7 +49,6 @@ HALF = AttentionWorkload(
     head_dim=40, value_dim=72, dtype="bfloat16", mask="float32", window=(20, 9)
 )
 QUANTISED = AttentionWorkload(head_dim=64, kv_dtype="int8", causal="bottom_right")
-PAGED = AttentionWorkload(head_dim=64, ragged=True, paged=True, causal="bottom_right")
 WORKLOADS = (PLAIN, DECODE, MASKED, HALF)
 EXAMPLE = Path(__file__).parent.parent / "examples" / "c"
 
@@ -228,7 +227,9 @@ def test_problems_refused(
 def test_sequences_and_tables_are_checked(
     program: Program, sequences: list[list[int]], table: list[list[int]], said: str, tmp_path: Path
 ) -> None:
-    case = replace(PLAIN, query_heads=2, query_length=7, key_length=30, causal="bottom_right")
+    case = replace(
+        PLAIN, query_heads=2, kv_heads=2, query_length=7, key_length=30, causal="bottom_right"
+    )
     call, _, _ = call_of(case)
     fields = {"has_sequences": 1, "page_rows": 16, "pages": 2, "page_columns": 2}
     for name, value in fields.items():
@@ -374,11 +375,11 @@ def test_decoding_is_split_as_in_python(tmp_path: Path) -> None:
     ]
     source = tmp_path / "splits.c"
     source.write_text(
-        '#include "attention.c"\n#include <stdio.h>\nconst tva_kernel tvi_kernels[1]; const int '
+        '#include "arguments.c"\n#include <stdio.h>\nconst tva_kernel tvi_kernels[1]; const int '
         "tvi_number_of_kernels; const char tvi_built_version[1], tvi_built_architecture[1];\n"
         "int main(void) { tva_problem p = {0}; " + "\n".join(lines) + " return 0; }\n"
     )
-    others = [str(f) for f in sorted(runtime.glob("*.c")) if f.name != "attention.c"]
+    others = [str(f) for f in sorted(runtime.glob("*.c")) if f.name != "arguments.c"]
     target = tmp_path / "splits"
     command = ["cc", "-std=gnu11", f"-I{runtime}", str(source), *others, "-o", str(target), "-lm"]
     subprocess.run([*command, "-pthread"], check=True)
@@ -407,7 +408,7 @@ def test_an_emulated_processor_gets_what_it_can_run(small: Path, tmp_path: Path)
     """By cpuid: no variable hides anything."""
     built = build_program(small, "x86_64", C_SOURCES / "calls.c", tmp_path / "program", "-static")
     program = Program(built.path, ("qemu-x86_64-static", "-cpu", "Nehalem"))
-    case = replace(PLAIN, query_heads=2, query_length=9, key_length=70)
+    case = replace(PLAIN, query_heads=2, kv_heads=2, query_length=9, key_length=70)
     call, tensors, options = call_of(case)
     wanted = runnable()[-1]
     refused, _, _ = call_of(case, target=wanted)

@@ -56,8 +56,9 @@ def kernel_for(workload: AttentionWorkload, num_threads: int | None) -> ArchiveK
         raise InvalidTypeError(
             f"workload: expected an AttentionWorkload, got {type(workload).__name__}"
         )
-    if _loaded == []:  # nearly everywhere
-        return None
+    with _lock:
+        if not _archives():  # nearly everywhere
+            return None
     check_threads(num_threads)
     threads = num_threads or environment.num_threads() or len(os.sched_getaffinity(0))
     w = workload

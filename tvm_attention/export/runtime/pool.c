@@ -107,7 +107,11 @@ static void *work(void *argument) {
   uint64_t seen = 0;
   self->id = (pid_t)syscall(SYS_gettid);
   while (!pool->closing) {
-    for (int i = 0; i < LOOKS && pool->ticket == seen && !pool->closing; ++i) PAUSE();
+    int others = 0; /* looks while they still compute: their caller has not gone on yet */
+    for (int i = 0; i < LOOKS && pool->ticket == seen && !pool->closing; ++i) {
+      PAUSE();
+      if (pool->unfinished && ++others < CALLERS_LOOKS) i = 0;
+    }
     if (pool->ticket == seen) doze(self, seen);
     seen = pool->ticket;
     take_tasks(pool, seen, (int)(self - pool->workers) + 1);
