@@ -55,7 +55,8 @@ def test_a_board_without_a_compiler(tmp_path: Path) -> None:
     assert source.endswith(" for cortex_a72")
     assert "package apache-tvm is not installed" in refused
     assert "`tvm-attention export --workload head_dim=64" in refused
-    assert "causal=top_left --targets aarch64 -o DIR`" in refused
+    assert "causal=top_left" in refused
+    assert " --targets aarch64 -o DIR`" in refused
 
 
 def _package(folder: Path) -> str:
