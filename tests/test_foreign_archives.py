@@ -51,10 +51,10 @@ def test_riscv(tmp_path: Path) -> None:
         (case, *call_of(case, seed=n, threads=1 + n % 2))
         for n, case in enumerate(case for w in workloads for case in cases(w))
     ]
-    for bits in (128, 256):
+    for bits, some in ((128, made), (256, made[:3])):  # which the emulator takes its time for
         program = Program(built.path, (QEMU, "-cpu", f"rv64,v=true,vlen={bits}"))
-        outcomes = program.run([call for _, call, _, _ in made], tmp_path)
-        for (case, _, tensors, options), outcome in zip(made, outcomes, strict=True):
+        outcomes = program.run([call for _, call, _, _ in some], tmp_path)
+        for (case, _, tensors, options), outcome in zip(some, outcomes, strict=True):
             assert_right(outcome, case, tensors, options)
     [outcome] = Program(built.path, (QEMU, "-cpu", "rv64")).run([made[0][1]], tmp_path)
     assert outcome.status == "PROCESSOR"
