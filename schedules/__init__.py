@@ -8,7 +8,7 @@ Each module has ``machine_parameters(target)``, ``design_space(workload, machine
 from types import ModuleType
 
 from tvm_attention.errors import UnsupportedError
-from tvm_attention.schedules import arm, cuda, x86
+from tvm_attention.schedules import arm, cuda, generic, x86
 from tvm_attention.schedules.candidate import Candidate, DesignSpace
 from tvm_attention.schedules.device import DeviceParameters
 from tvm_attention.schedules.machine import MachineParameters
@@ -23,7 +23,13 @@ __all__ = [
     "schedules_for",
 ]
 
-SCHEDULES: dict[str, ModuleType] = {"x86": x86, "arm": arm, "cuda": cuda}
+SCHEDULES: dict[str, ModuleType] = {
+    "x86": x86,
+    "arm": arm,
+    "cuda": cuda,
+    "riscv": generic,
+    "wasm": generic,
+}
 
 
 def schedules_for(target: HardwareTarget) -> ModuleType:

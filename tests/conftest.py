@@ -15,7 +15,7 @@ _FOLDER = tempfile.mkdtemp(prefix="tvm_attention_tests")
 # Before anything is loaded: a kernel built by one test serves the others, and no record of the user's.
 os.environ["TVM_ATTENTION_CACHE_DIR"] = os.path.join(_FOLDER, "cache")
 os.environ["TVM_ATTENTION_LOG_DIR"] = os.path.join(_FOLDER, "logs")
-for _variable in ("CACHE_LIMIT_MB", "NUM_THREADS", "TARGET"):
+for _variable in ("ARCHIVE", "CACHE_LIMIT_MB", "NUM_THREADS", "TARGET"):
     os.environ.pop(f"TVM_ATTENTION_{_variable}", None)
 # The reference computes many small products: NumPy's threads would only get in the kernels' way.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"

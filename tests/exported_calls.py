@@ -18,19 +18,13 @@ from attention_bounds import assert_near, score_size
 from numpy.typing import NDArray
 
 from tvm_attention import reference
-from tvm_attention.export.archive import (
-    ABI,
-    CAUSAL,
-    DTYPES,
-    STATUSES,
-    Problem,
-    _set_options,
-    _strides,
-)
+from tvm_attention.export.archive.calls import set_options, strides_of
+from tvm_attention.export.archive.interface import ABI, CAUSAL, DTYPES, STATUSES, Problem
 from tvm_attention.export.building import export_kernels
-from tvm_attention.export.chosen import ExportedKernel
+from tvm_attention.export.chosen import ExportedKernel, kernel_for
 from tvm_attention.export.toolchain import find_toolchain
 from tvm_attention.random_calls import random_inputs, random_options
+from tvm_attention.target import named_target
 from tvm_attention.workload import AttentionWorkload, default_scale
 
 C_SOURCES = Path(__file__).parent / "c"
@@ -39,7 +33,7 @@ QEMU = "qemu-aarch64-static"
 SYSROOT = "/usr/aarch64-linux-gnu"
 ARRAYS = (
     "query", "key", "value", "out", "mask", "alibi_slopes", "sinks", "kv_lengths", "key_scale",
-    "value_scale", "lse",
+    "value_scale", "lse", "sequences", "page_table",
 )  # fmt: skip
 
 needs_compiler = pytest.mark.skipif(
@@ -147,6 +141,25 @@ def _read(call: ExportedCall, file: Any) -> Outcome:
     )  # fmt: skip
 
 
+# The kinds of problem that tests/c/any_input.c draws.
+ANY_INPUT = (
+    AttentionWorkload(head_dim=64),
+    AttentionWorkload(head_dim=64, query_length=1, query_heads=8, kv_heads=2),
+    AttentionWorkload(
+        head_dim=64, mask="bool", ragged=True, output="attention_and_lse", key_length=100, causal=True
+    ),
+    AttentionWorkload(head_dim=64, kv_dtype="int8", causal="bottom_right"),
+    AttentionWorkload(head_dim=64, ragged=True, paged=True, causal="bottom_right"),
+    AttentionWorkload(head_dim=64, window=(3, 3), softcap=True, alibi=True, sinks=True),
+)  # fmt: skip
+
+
+def any_input_kernels() -> list[ExportedKernel]:
+    """Their kernels, for AVX2."""
+    target = named_target("x86-64-v3")
+    return [kernel_for(f"tvk_any{i}", w, target) for i, w in enumerate(ANY_INPUT)]
+
+
 def build_archive(kernels: Mapping[str, Sequence[ExportedKernel]], folder: Path) -> Path:
     export_kernels(kernels, {a: find_toolchain(a) for a in kernels}, folder)
     return folder
@@ -173,11 +186,11 @@ def call_of(
     out = np.full((*q.shape[:3], v.shape[3]), np.nan, q.dtype)
     problem = Problem(
         ABI, DTYPES[case.dtype], q.shape[3], v.shape[3], q.shape[0], q.shape[1], k.shape[1],
-        q.shape[2], k.shape[2], CAUSAL[case.causal], *(_strides(x) for x in (q, k, v, out)),
+        q.shape[2], k.shape[2], CAUSAL[case.causal], *(strides_of(x) for x in (q, k, v, out)),
         threads=threads,
     )  # fmt: skip
     arrays: dict[str, Any] = {"query": q, "key": k, "value": v, "out": out}
-    arrays |= _set_options(problem, q.shape, k.shape[2], **options)
+    arrays |= set_options(problem, q.shape, k.shape[2], **options)
     if "mask" in arrays:  # as it lies in memory: nothing is repeated there
         arrays["mask"] = mask = options["mask"]
         problem.mask_strides = tuple(

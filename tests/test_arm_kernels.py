@@ -19,8 +19,9 @@ from exported_calls import (
 )
 from hot_loops import hot_loops
 
-from tvm_attention.export.building import SHARED, export
+from tvm_attention.export.building import export
 from tvm_attention.export.chosen import ExportedKernel, kernel_for
+from tvm_attention.export.linking import SHARED
 from tvm_attention.export.objects import write_object
 from tvm_attention.export.toolchain import find_toolchain
 from tvm_attention.kernel_source import KernelSource

@@ -50,7 +50,7 @@ def test_everything_holds_here(capsys: pytest.CaptureFixture[str]) -> None:
     with_torch = ["threads with torch"] if importlib.util.find_spec("torch") else []
     assert names == [
         *("settings", "hardware", "log round trip", "compiler", "threads", *with_torch),
-        *("kernel cache", "your logs", "shipped logs", "xgboost"),
+        *("archives", "kernel cache", "your logs", "shipped logs", "xgboost"),
     ]
     assert all(check["ok"] and check["detail"] for check in report["checks"])
 

@@ -19,6 +19,7 @@ from exported_calls import (
     SANITIZERS,
     ExportedCall,
     Program,
+    any_input_kernels,
     assert_right,
     build_program,
     call_of,
@@ -26,9 +27,11 @@ from exported_calls import (
 )
 
 import tvm_attention.export
-from tvm_attention.export.archive import ABI, DTYPES, STATUSES, Archive, Prepared, Problem
-from tvm_attention.export.building import SHARED, STATIC, export, export_kernels
+from tvm_attention.export.archive import Archive
+from tvm_attention.export.archive.interface import ABI, DTYPES, STATUSES, Prepared, Problem
+from tvm_attention.export.building import export, export_kernels
 from tvm_attention.export.chosen import chosen_kernels
+from tvm_attention.export.linking import SHARED, STATIC
 from tvm_attention.export.toolchain import Toolchain, find_toolchain
 from tvm_attention.operands import geometry
 from tvm_attention.splits import splits
@@ -57,13 +60,13 @@ def runnable() -> list[str]:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every workload for every level, its runtime part watched by the sanitizers."""
+    """Every workload for every level, others for AVX2, its runtime part watched by the sanitizers."""
     folder = tmp_path_factory.mktemp("watched")
     plain = find_toolchain("x86_64")
     watched = Toolchain("x86_64", (*plain.compiler, *SANITIZERS), plain.objcopy, plain.archiver)
-    export_kernels(
-        chosen_kernels((*WORKLOADS, QUANTISED), LEVELS["x86"]), {"x86_64": watched}, folder
-    )
+    kernels = chosen_kernels(WORKLOADS, LEVELS["x86"])["x86_64"]
+    kernels += [k for k in any_input_kernels() if k.workload not in WORKLOADS]
+    export_kernels({"x86_64": kernels}, {"x86_64": watched}, folder)
     return folder
 
 
@@ -176,7 +179,7 @@ def changed(**fields: object) -> ExportedCall:
 @pytest.mark.parametrize(
     ("fields", "status", "said"),
     [
-        ({"abi": 2}, "BAD_VALUE", "abi: expected"),
+        ({"abi": 1}, "BAD_VALUE", "abi: expected"),
         ({"dtype": 4}, "BAD_VALUE", "dtype: expected 1 to 3, got 4"),
         ({"head_dim": 0}, "BAD_VALUE", "head_dim: expected 1 to 512, got 0"),
         ({"head_dim": 63}, "UNSUPPORTED", "no kernel for head_dim 63"),
@@ -195,6 +198,11 @@ def changed(**fields: object) -> ExportedCall:
         ({"query__row": -64}, "BAD_STRIDE", "query: expected strides of 0 to"),
         ({"key__head": 1 << 60}, "BAD_STRIDE", "key: expected strides of 0 to"),
         ({"lse__head": 1, "lse__batch": 1}, "BAD_STRIDE", "lse: expected distinct elements"),
+        ({"has_sequences": 1}, "BAD_VALUE", "has_sequences: expected 0 to 0, got 1"),
+        ({"query_rows": 9}, "BAD_VALUE", "query_rows: expected 0 to 0, got 9"),
+        ({"page_rows": 12, "pages": 4}, "BAD_VALUE", "page_rows: expected a power of two, got 12"),
+        ({"page_rows": 16, "pages": 4}, "BAD_VALUE", "key_length: expected 0 to 0, got 90"),
+        ({"page_rows": 16, "pages": 4, "page_columns": 6}, "UNSUPPORTED", ", ragged, paged, lse"),
     ],
 )  # fmt: skip
 def test_problems_refused(
@@ -202,6 +210,39 @@ def test_problems_refused(
 ) -> None:
     [outcome] = program.run([changed(**fields)], tmp_path)
     assert outcome.status == status
+    assert said in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("sequences", "table", "said"),
+    [
+        ([[0, 7, 0, 31]], [[0, 1]], "sequences: expected 0 to 30 keys within 0 shared rows"),
+        ([[0, -1, 0, 30]], [[0, 1]], "sequences: expected 0 to 7 queries"),
+        ([[1, 7, 0, 30]], [[0, 1]], "queries within 0 shared rows, got 7 from row 1 on in 0"),
+        ([[0, 7, 0, 30]], [[0, 2]], "page_table: expected pages 0 to 1, got 2 as number 1 of 0"),
+        ([[0, 7, 0, 30]], [[-1, 0]], "page_table: expected pages 0 to 1, got -1"),
+        ([[0, 7, 0, 16]], [[1, 9]], ""),  # of a page that needs not be there
+    ],
+)
+def test_sequences_and_tables_are_checked(
+    program: Program, sequences: list[list[int]], table: list[list[int]], said: str, tmp_path: Path
+) -> None:
+    case = replace(
+        PLAIN, query_heads=2, kv_heads=2, query_length=7, key_length=30, causal="bottom_right"
+    )
+    call, _, _ = call_of(case)
+    fields = {"has_sequences": 1, "page_rows": 16, "pages": 2, "page_columns": 2}
+    for name, value in fields.items():
+        setattr(call.problem, name, value)
+    for name in ("key", "value"):
+        setattr(call.problem, name, (0, 0, 0))
+        call.arrays[name] = np.zeros((2, 2, 16, 64), np.float32)
+    call.arrays |= {
+        "sequences": np.array(sequences, np.int32),
+        "page_table": np.array(table, np.int32),
+    }
+    [outcome] = program.run([call], tmp_path)
+    assert outcome.status == ("BAD_VALUE" if said else "OK")
     assert said in outcome.message
 
 
@@ -247,6 +288,7 @@ def test_no_keys_and_no_rows(program: Program, tmp_path: Path) -> None:
 
 
 def test_anything_may_go_in(archive: Path, tmp_path: Path) -> None:
+    """As tests/fuzz_archive.py does for longer, with libFuzzer."""
     program = build_program(
         archive, "x86_64", C_SOURCES / "any_input.c", tmp_path / "any", *SANITIZERS
     )
@@ -254,7 +296,7 @@ def test_anything_may_go_in(archive: Path, tmp_path: Path) -> None:
         done = program.start(seed, "30000")
         assert done.returncode == 0, done.stderr[-3000:]
         *counts, computed = (int(n) for n in done.stdout.split())
-        assert computed > 300
+        assert computed > 3000
         seen = {STATUSES[i] for i, n in enumerate(counts) if n}
         assert seen == set(STATUSES) - {"NOT_PREPARED", "FAILED", "NO_MEMORY", "PROCESSOR"}
 
@@ -333,11 +375,11 @@ def test_decoding_is_split_as_in_python(tmp_path: Path) -> None:
     ]
     source = tmp_path / "splits.c"
     source.write_text(
-        '#include "attention.c"\n#include <stdio.h>\nconst tva_kernel tvi_kernels[1]; const int '
+        '#include "arguments.c"\n#include <stdio.h>\nconst tva_kernel tvi_kernels[1]; const int '
         "tvi_number_of_kernels; const char tvi_built_version[1], tvi_built_architecture[1];\n"
         "int main(void) { tva_problem p = {0}; " + "\n".join(lines) + " return 0; }\n"
     )
-    others = [str(f) for f in sorted(runtime.glob("*.c")) if f.name != "attention.c"]
+    others = [str(f) for f in sorted(runtime.glob("*.c")) if f.name != "arguments.c"]
     target = tmp_path / "splits"
     command = ["cc", "-std=gnu11", f"-I{runtime}", str(source), *others, "-o", str(target), "-lm"]
     subprocess.run([*command, "-pthread"], check=True)
@@ -361,6 +403,23 @@ def test_openmp_is_a_launcher(small: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.skipif(shutil.which("qemu-x86_64-static") is None, reason="needs qemu-user-static")
+def test_an_emulated_processor_gets_what_it_can_run(small: Path, tmp_path: Path) -> None:
+    """By cpuid: no variable hides anything."""
+    built = build_program(small, "x86_64", C_SOURCES / "calls.c", tmp_path / "program", "-static")
+    program = Program(built.path, ("qemu-x86_64-static", "-cpu", "Nehalem"))
+    case = replace(PLAIN, query_heads=2, kv_heads=2, query_length=9, key_length=70)
+    call, tensors, options = call_of(case)
+    wanted = runnable()[-1]
+    refused, _, _ = call_of(case, target=wanted)
+    outcomes = program.run([call, refused], tmp_path)
+    assert outcomes[0].kernel == "tvk1"
+    assert_right(outcomes[0], case, tensors, options)
+    lacking = sorted(features_of(wanted) - features_of("x86-64-v2"))
+    assert outcomes[1].status == "PROCESSOR"
+    assert ", ".join(lacking) in outcomes[1].message
+
+
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
 def test_the_example_by_cmake(small: Path, tmp_path: Path) -> None:
     for step in (
@@ -369,7 +428,7 @@ def test_the_example_by_cmake(small: Path, tmp_path: Path) -> None:
     ):
         done = subprocess.run(["cmake", *step], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-    for name in ("attention", "attention_shared"):
+    for name in ("attention", "attention_shared", "decode"):
         found = Program(tmp_path / name).start("2")
         assert found.returncode == 0, found.stderr
         assert "largest error" in found.stdout

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tvm_attention.archives import load_archive
     from tvm_attention.errors import (
         AttentionError,
         InvalidTypeError,
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from tvm_attention.kernel import Kernel
     from tvm_attention.kernel_source import KernelSource
     from tvm_attention.kv_cache import KVCache, PagedKVCache, paged_attention, quantise
+    from tvm_attention.loading import load
     from tvm_attention.multi_head import MultiHeadAttention
     from tvm_attention.plotting import plot_attention
-    from tvm_attention.runtime import Explanation, explain, load
+    from tvm_attention.runtime import Explanation, explain
     from tvm_attention.target import HardwareTarget, detect_target
     from tvm_attention.tuning import TuningOutcome, TuningProgress, TuningResult, tune
     from tvm_attention.varlen import attention_varlen
@@ -57,6 +59,7 @@ __all__ = [
     "detect_target",
     "explain",
     "load",
+    "load_archive",
     "paged_attention",
     "plot_attention",
     "quantise",
@@ -65,6 +68,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "archives": ("load_archive",),
     "errors": (
         "AttentionError", "InvalidTypeError", "InvalidValueError", "KernelBuildError", "TuningError",
         "TuningLogError", "TuningLogWarning", "UnsupportedError",
@@ -73,11 +77,12 @@ _MODULES = {
     "kernel": ("Kernel",),
     "kernel_source": ("KernelSource",),
     "kv_cache": ("KVCache", "PagedKVCache", "paged_attention", "quantise"),
+    "loading": ("load",),
     "multi_head": ("MultiHeadAttention",),
     "plotting": ("plot_attention",),
     "boards": (),  # modules to be asked for by their names
     "onnx": (),
-    "runtime": ("Explanation", "explain", "load"),
+    "runtime": ("Explanation", "explain"),
     "target": ("HardwareTarget", "detect_target"),
     "torch": (),
     "tuning": ("TuningOutcome", "TuningProgress", "TuningResult", "tune"),
@@ -90,13 +95,23 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 if not TYPE_CHECKING:  # or a misspelt name would pass for an object
 
     def __getattr__(name: str) -> object:
-        if name in _MODULES:
-            return import_module(f"{__name__}.{name}")
+        module = name if name in _MODULES else _MODULE_OF.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
-            module = _MODULE_OF[name]
-        except KeyError:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-        value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+            found = import_module(f"{__name__}.{module}")
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.startswith(__name__):
+                raise
+            raise ModuleNotFoundError(
+                f"{__name__}.{name} needs package {error.name}, which is not installed: pip install "
+                f"tvm-attention brings all that it depends on; with NumPy alone, archives serve "
+                f"(load_archive) and nothing is built, tuned or explained",
+                name=error.name,
+            ) from error
+        if name in _MODULES:
+            return found
+        value = globals()[name] = getattr(found, name)
         return value
 
     def __dir__() -> list[str]:

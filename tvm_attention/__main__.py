@@ -15,6 +15,7 @@ from tvm_attention.commands.ending import (
     show_anything,
     warnings_in_one_line,
 )
+from tvm_attention.errors import KernelBuildError
 
 
 def parser() -> argparse.ArgumentParser:
@@ -57,7 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _perform(arguments: list[str]) -> int:
-    options = parser().parse_args(arguments, argparse.Namespace(arguments=arguments))
+    try:
+        tree = parser()
+    except ModuleNotFoundError as error:
+        raise KernelBuildError(
+            f"the command line needs package {error.name}, which is not installed: pip install "
+            f"tvm-attention brings it; with NumPy alone, archives serve (tvm_attention.load_archive)"
+        ) from error
+    options = tree.parse_args(arguments, argparse.Namespace(arguments=arguments))
     with warnings_in_one_line():
         status: int = options.run(options)
     return status

@@ -16,10 +16,12 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 _lock = threading.RLock()
+_LIBRARIES = ("runtime", "compiler")
 _MOST_SIGACTION = 1024  # bytes; it has 152 on x86-64 and ARM with glibc
 
 
@@ -41,6 +43,21 @@ def load_tvm_libraries() -> ModuleType:
     except (IndexError, OSError):
         import_tvm()  # not laid out as in a wheel: TVM knows where, or says what is missing
     return tvm_ffi
+
+
+@cache
+def compiler_missing() -> str | None:
+    """Why no kernel can be built in this process; None where one can, as far as files tell."""
+    for package, module in (("apache-tvm", "tvm"), ("apache-tvm-ffi", "tvm_ffi")):
+        if importlib.util.find_spec(module) is None:
+            return f"package {package} is not installed"
+    spec = importlib.util.find_spec("tvm")
+    folders = (spec.submodule_search_locations if spec else None) or []
+    for folder in (os.path.join(f, "lib") for f in folders):
+        has = [os.path.isfile(os.path.join(folder, f"libtvm_{n}.so")) for n in _LIBRARIES]
+        if has == [True, False]:
+            return f"libtvm_compiler.so is not in {folder} (a runtime alone)"
+    return None  # there, or not laid out as in a wheel
 
 
 class _TorchHider:

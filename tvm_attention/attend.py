@@ -10,11 +10,11 @@ from tvm_attention.broadcasting import broadcast
 from tvm_attention.call import Call
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.kernel import Kernel
+from tvm_attention.loading import load
 from tvm_attention.operands import check_flag, geometry, opened_inputs
 from tvm_attention.options import opened_options
 from tvm_attention.outputs import no_keys, no_queries, opened_out
 from tvm_attention.prepared import PreparedCall
-from tvm_attention.runtime import load
 
 LAYOUTS = ("bhsd", "bshd")
 

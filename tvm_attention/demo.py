@@ -21,7 +21,7 @@ import tvm_attention
 from tvm_attention import accuracy, baselines
 from tvm_attention.accuracy import Accuracy
 from tvm_attention.interleaved import Contender, Rounds, interleave
-from tvm_attention.kernel_source import KernelSource
+from tvm_attention.kernel_source import ArchiveSource, KernelSource
 from tvm_attention.memory_needed import require_memory
 from tvm_attention.random_calls import random_inputs
 from tvm_attention.suites import shape_text, suite
@@ -147,8 +147,10 @@ def measure(name: str, workload: AttentionWorkload, seconds: float) -> Outcome:
     return Outcome(name, workload, _kernel_text(kernel.source), found, rounds, left_out)
 
 
-def _kernel_text(source: KernelSource) -> str:
+def _kernel_text(source: KernelSource | ArchiveSource) -> str:
     """The variant, and the line that says which tuning record was taken and why."""
+    if isinstance(source, ArchiveSource):
+        return str(source)
     taken = next((reason for reason in source.reasons if "taken" in reason), source.kind)
     return f"{source.candidate.variant}, {taken}"
 

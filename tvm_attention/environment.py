@@ -5,14 +5,14 @@ made by ``os.environ`` is seen by the next kernel that is loaded or tuned. What 
 the thread pool asks for TVM_ATTENTION_NUM_THREADS once a process, and a call like an earlier one
 (the same shapes, strides and options) runs as that did. In a running process, change the number of
 threads by ``torch.set_num_threads`` or by ``load(workload, num_threads=...)``.
+
+Nothing but NumPy is needed to import this: a device that only runs archives has no more.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-
-from platformdirs import user_cache_path, user_data_path
 
 from tvm_attention.errors import InvalidValueError
 
@@ -21,6 +21,7 @@ LOG_DIR = "TVM_ATTENTION_LOG_DIR"
 CACHE_LIMIT_MB = "TVM_ATTENTION_CACHE_LIMIT_MB"
 NUM_THREADS = "TVM_ATTENTION_NUM_THREADS"
 TARGET = "TVM_ATTENTION_TARGET"
+ARCHIVE = "TVM_ATTENTION_ARCHIVE"
 
 DEFAULT_CACHE_LIMIT_MB = 512
 MAX_CACHE_LIMIT_MB = 2**20  # one tebibyte
@@ -32,12 +33,16 @@ _APPLICATION = "tvm_attention"
 def cache_directory() -> Path:
     """Where compiled kernels are kept: TVM_ATTENTION_CACHE_DIR, else the user's cache folder. It
     may not exist yet."""
+    from platformdirs import user_cache_path
+
     return _directory(CACHE_DIR, user_cache_path(_APPLICATION, appauthor=False))
 
 
 def log_directory() -> Path:
     """Where the user's own tuning logs are: TVM_ATTENTION_LOG_DIR, else ``tuning_logs`` in the
     user's data folder. It may not exist yet."""
+    from platformdirs import user_data_path
+
     default = user_data_path(_APPLICATION, appauthor=False) / "tuning_logs"
     return _directory(LOG_DIR, default)
 
@@ -59,6 +64,13 @@ def target_name() -> str | None:
     """The target to compile for instead of the detected one (TVM_ATTENTION_TARGET), or None. The
     name itself is checked by :func:`tvm_attention.target.detect_target`."""
     return _text(TARGET)
+
+
+def archive_folders() -> tuple[Path, ...]:
+    """Folders of exported archives to load before the first kernel (TVM_ATTENTION_ARCHIVE), separated as in
+    PATH."""
+    folders = (_text(ARCHIVE) or "").split(os.pathsep)
+    return tuple(Path(os.path.expanduser(f.strip())).absolute() for f in folders if f.strip())
 
 
 def _text(variable: str) -> str | None:

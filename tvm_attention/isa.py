@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import archspec.cpu
 
 from tvm_attention.errors import InvalidValueError
+from tvm_attention.foreign import FOREIGN
 
 # Instruction-set levels of each kind, each a superset of the one before.
 LEVELS: Mapping[str, tuple[str, ...]] = {
@@ -17,6 +18,7 @@ LEVELS: Mapping[str, tuple[str, ...]] = {
     "cuda": (
         "cuda-sm_75", "cuda-sm_80", "cuda-sm_86", "cuda-sm_87", "cuda-sm_89", "cuda-sm_90", "cuda-sm_100",
     ),
+    **{kind: (foreign.architecture,) for kind, foreign in FOREIGN.items()},
 }  # fmt: skip
 # The LLVM in the apache-tvm wheel this version is pinned to; archspec translates names for it.
 LLVM_VERSION = "22.0"
@@ -52,6 +54,10 @@ FEATURE_NAMES: Mapping[str, Mapping[str, str]] = {
 ALIASES: Mapping[str, str] = {"apple_m1": "m1", "apple_m2": "m2"}
 # What platform.machine() calls each kind, in lower case.
 MACHINES = {"x86": ("x86_64", "amd64"), "arm": ("aarch64", "arm64")}
+# Folders of an archive, by kind.
+ARCHITECTURES = {kind: names[0] for kind, names in MACHINES.items()} | {
+    kind: foreign.architecture for kind, foreign in FOREIGN.items()
+}
 
 _ARMV8_0 = "asimd crc32"
 _ARMV8_2 = f"{_ARMV8_0} atomics asimdrdm asimdhp asimddp lrcpc"
@@ -96,6 +102,9 @@ def features_of(isa_level: str) -> frozenset[str]:
         return frozenset({"neon"})
     if isa_level in LEVELS["cuda"]:
         return frozenset()
+    for foreign in FOREIGN.values():
+        if isa_level == foreign.architecture:
+            return foreign.features
     if isa_level not in LEVELS["x86"]:
         raise InvalidValueError(unknown_target(isa_level))
     return llvm_features("x86", archspec.cpu.TARGETS[isa_level.replace("-", "_")].features)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm_attention.arguments import mask_index
 from tvm_attention.arrays import ArrayKind, Shape, is_dense, kind_of
 from tvm_attention.call import Call
-from tvm_attention.compiler import CompiledKernel
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
-from tvm_attention.kernel_source import KernelSource
+from tvm_attention.kernel_source import ArchiveSource, KernelSource
 from tvm_attention.operands import (
     check_scale,
     geometry,
@@ -26,6 +25,9 @@ from tvm_attention.threads import launcher
 from tvm_attention.workload import AttentionWorkload
 from tvm_attention.workload_text import feature_text
 
+if TYPE_CHECKING:
+    from tvm_attention.compiler import CompiledKernel
+
 _MOST_WORKSPACE = 1 << 33  # bytes: kernels count its float32 elements by 32-bit integers
 
 
@@ -33,13 +35,13 @@ class Kernel:
     """Attention compiled for one kind of workload: call it on query, key and value.
 
     It serves every batch, number of heads and lengths; head dimensions and causality are those of
-    :attr:`workload`. :attr:`source` says which tuning record it was built from.
+    :attr:`workload`. :attr:`source` says which tuning record it was built from, or which archive has it.
     """
 
     def __init__(
         self,
         workload: AttentionWorkload,
-        source: KernelSource,
+        source: KernelSource | ArchiveSource,
         compiled: CompiledKernel | None,
         num_threads: int | None = None,
     ) -> None:
@@ -47,7 +49,7 @@ class Kernel:
         self.source = source
         self.num_threads = num_threads
         self._compiled = compiled
-        self._decodes = source.candidate.variant == "split_kv"
+        self._decodes = isinstance(source, KernelSource) and source.candidate.variant == "split_kv"
         self._remembered = RememberedCalls(threads_follow_pool=num_threads is None)
 
     def __call__(

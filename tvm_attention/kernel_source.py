@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tvm_attention.database import TuningRecord
-from tvm_attention.schedules import Candidate
+if TYPE_CHECKING:  # a device that only runs archives has not what these need
+    from tvm_attention.database import TuningRecord
+    from tvm_attention.schedules import Candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +30,21 @@ class KernelSource:
         if self.record is None:
             return f"default schedule ({self.candidate})"
         return f"tuned ({self.rung}): {self.record} ({self.candidate})"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSource:
+    """Where a kernel comes from that was built elsewhere: ``kernel``, scheduled for ``target``, in the
+    archive of this folder."""
+
+    folder: str
+    kernel: str
+    target: str
+
+    @property
+    def kind(self) -> str:
+        """ "archive"."""
+        return "archive"
+
+    def __str__(self) -> str:
+        return f"archive {self.folder}: {self.kernel} for {self.target}"

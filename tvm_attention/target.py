@@ -12,6 +12,7 @@ import archspec.cpu
 from tvm_attention import environment, processor
 from tvm_attention.caches import Cores, read_cores
 from tvm_attention.errors import InvalidValueError, UnsupportedError
+from tvm_attention.foreign import FOREIGN
 from tvm_attention.isa import (
     ALIASES,
     ARM_CORES,
@@ -58,7 +59,7 @@ class HardwareTarget:
     """A processor or a GPU to compile for.
 
     name: the most specific name known: a micro-architecture ("icelake") or a level ("x86-64-v4").
-    kind: "x86", "arm" or "cuda", the key of the schedules registry.
+    kind: "x86", "arm", "cuda", "riscv" or "wasm", the key of the schedules registry.
     isa: instruction-set level, one of ``LEVELS[kind]``.
     features: LLVM feature names that the processor really has, beyond the x86-64 baseline.
     cores: cores this process may use.
@@ -85,6 +86,8 @@ class HardwareTarget:
         generator acts on, as "+name" or "-name": LLVM's name alone would imply features that
         virtual machines hide.
         """
+        if self.kind in FOREIGN:
+            return dict(FOREIGN[self.kind].llvm)
         target: dict[str, str | int | list[str]] = {"kind": "llvm", "num-cores": self.cores}
         if platform.machine().lower() not in MACHINES[self.kind]:
             machine = MACHINES[self.kind][0]
@@ -138,8 +141,8 @@ def detect_target(override: str | None = None) -> HardwareTarget:
 
 
 def named_target(name: str, cores: int = 1) -> HardwareTarget:
-    """A target by name, to build for without running: a level ("x86-64-v3", "aarch64", "cuda-sm_87") or a
-    micro-architecture ("icelake", "zen4", "cortex-a72"). Its caches and model are unknown.
+    """A target by name, to build for without running: a level ("x86-64-v3", "aarch64", "cuda-sm_87",
+    "riscv64") or a micro-architecture ("icelake", "zen4", "cortex-a72"). Its caches and model are unknown.
 
     Raises InvalidValueError for an unknown name.
     """

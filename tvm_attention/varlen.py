@@ -12,10 +12,10 @@ from tvm_attention.arguments import RAGGED_FIELDS
 from tvm_attention.arrays import ArrayKind, is_dense, kind_of
 from tvm_attention.call import Call
 from tvm_attention.errors import InvalidValueError
+from tvm_attention.loading import load
 from tvm_attention.operands import check_flag, geometry, opened_inputs
 from tvm_attention.options import opened_options
 from tvm_attention.outputs import no_keys, opened_out
-from tvm_attention.runtime import load
 from tvm_attention.small_arrays import whole_numbers
 
 _Inputs = tuple[Any, Any, Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from tvm_attention.errors import InvalidValueError
@@ -39,6 +40,24 @@ def _parse(name: str, text: str) -> object:
         return int(text)
     except ValueError:
         raise InvalidValueError(f"{name}: expected a whole number, got {text!r}") from None
+
+
+def written(w: AttentionWorkload) -> str:
+    """A workload as ``--workload`` takes it: the fields that are not their defaults."""
+    implied = {"value_dim": w.head_dim, "kv_heads": w.query_heads}
+    given = {f.name: getattr(w, f.name) for f in fields(w)}
+    differing = {
+        f.name: given[f.name]
+        for f in fields(w)
+        if f.name == "head_dim" or given[f.name] != implied.get(f.name, f.default)
+    }
+    return ",".join(f"{name}={_written(value)}" for name, value in differing.items())
+
+
+def _written(value: object) -> str:
+    if isinstance(value, tuple):
+        return ":".join(str(x) for x in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def feature_text(w: AttentionWorkload) -> str:

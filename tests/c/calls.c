@@ -6,7 +6,7 @@
 
 #include "tvm_attention.h"
 
-enum { ARRAYS = 11, OUT = 3, LSE = 10, GUARD = 64 };
+enum { ARRAYS = 13, OUT = 3, LSE = 10, GUARD = 64 };
 
 typedef struct {
   tva_problem problem;

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tvm_attention import environment, kernel_cache
+from tvm_attention.archives import load_archive
 from tvm_attention.commands import doctor_child
 from tvm_attention.commands.bar import Advance
 from tvm_attention.commands.ending import FAILED
@@ -48,7 +49,8 @@ def checks() -> dict[str, Check]:
     """What is checked, by name, in order."""
     tvm = f"pip install {required('apache-tvm')} {required('apache-tvm-ffi')}"
     compiler = (
-        f"reinstall TVM: {tvm} --force-reinstall; on SIGILL set {environment.TARGET}=x86-64-v2"
+        f"reinstall TVM: {tvm} --force-reinstall; on SIGILL set {environment.TARGET}=x86-64-v2; a "
+        f"device that only runs archives needs none"
     )
     pool = (
         f"report it with the output of tvm-attention info; {environment.NUM_THREADS}=1 avoids the "
@@ -66,6 +68,7 @@ def checks() -> dict[str, Check]:
         "compiler": _in_child("kernel", compiler),
         "threads": _in_child("threads", pool),
         **(with_torch if importlib.util.find_spec("torch") else {}),
+        "archives": _here(_archives, f"export anew, or correct {environment.ARCHIVE}"),
         "kernel cache": _here(_cache, folder),
         "your logs": _here(_user_logs, logs),
         "shipped logs": _here(_shipped_logs, "reinstall tvm-attention"),
@@ -137,6 +140,14 @@ def _settings() -> str:
 def _hardware() -> str:
     target = detect_target()
     return f"target {target.name} ({target.isa}), {target.cores} cores"
+
+
+def _archives() -> str:
+    folders = environment.archive_folders()
+    if not folders:
+        return f"none: {environment.ARCHIVE} names no folder"
+    counts = [counted(len(load_archive(folder).kernels()), "kernel") for folder in folders]
+    return ", ".join(f"{folder}: {count}" for folder, count in zip(folders, counts, strict=True))
 
 
 def _cache() -> str:

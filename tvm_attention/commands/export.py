@@ -10,7 +10,7 @@ from tvm_attention.commands.bar import bar
 from tvm_attention.commands.ending import OK
 from tvm_attention.commands.output import console, counted, print_json, say, size_text
 from tvm_attention.cuda.export import FOLDER, ExportedCode, export_cuda
-from tvm_attention.export.building import SHARED, STATIC, Exported, export
+from tvm_attention.export.building import Exported, export
 from tvm_attention.export.toolchain import parsed_compilers
 from tvm_attention.suites import SUITES, suite
 from tvm_attention.workload import AttentionWorkload
@@ -36,7 +36,8 @@ def add(commands: Commands) -> None:
         metavar="NAMES",
         required=True,
         help="levels and micro-architectures, separated by commas: x86-64-v3,x86-64-v4,cortex-a72; native "
-        "is this machine; cuda-sm_87 and others write cubin, PTX and source with a manifest of launches",
+        "is this machine; cuda-sm_87 and others write cubin, PTX and source with a manifest of launches; "
+        "riscv64 and wasm32 are experimental",
     )
     parser.add_argument(
         "-o", "--output", metavar="DIR", type=Path, required=True, help="the folder to write to"
@@ -46,7 +47,8 @@ def add(commands: Commands) -> None:
         metavar="ARCHITECTURE=COMMAND",
         action="append",
         default=[],
-        help="the C compiler that links for x86_64 or aarch64, where it is not in its usual place",
+        help="the C compiler that links for x86_64, aarch64, riscv64 or wasm32, where it is not in its "
+        "usual place",
     )
     add_json(parser)
 
@@ -92,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _sizes(archive: Exported) -> dict[str, int]:
-    return {name: (archive.folder / name).stat().st_size for name in (SHARED, STATIC)}
+    return {path.name: path.stat().st_size for path in archive.files.values()}
 
 
 def _to_dict(archive: Exported) -> dict[str, object]:

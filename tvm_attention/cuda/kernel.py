@@ -66,6 +66,7 @@ class DeviceKernel(Kernel):
         load: Callable[[Candidate, int], LoadedCode],
     ) -> None:
         super().__init__(workload, source, None)
+        self._candidate = source.candidate
         self._decodes = source.candidate.variant == FUSED_SPLIT_KV
         self._load = load
         self._types = parameter_types(workload)
@@ -80,7 +81,7 @@ class DeviceKernel(Kernel):
             no_keys(kind, call, out, lse)
             return
         dense = [x if is_dense(kind.shape(x), kind.strides(x)) else kind.dense(x) for x in inputs]
-        candidate = self.source.candidate
+        candidate = self._candidate
         if not all(_is_aligned(kind, call, x, candidate["vector"]) for x in dense):
             candidate = candidate.replace(vector=1)
         loaded = self._loaded_on(kind.device(inputs[0]), candidate)

@@ -12,24 +12,14 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from tvm_attention.export.chosen import ExportedKernel, chosen_kernels
+from tvm_attention.export.linking import COMPILE, WASM, linked
 from tvm_attention.export.manifest import manifest
 from tvm_attention.export.objects import write_object
 from tvm_attention.export.table import table_source
 from tvm_attention.export.toolchain import Toolchain, find_toolchain
 from tvm_attention.workload import AttentionWorkload
 
-SHARED, STATIC, MANIFEST = "libtvm_attention.so", "libtvm_attention.a", "manifest.json"
-HEADER = "tvm_attention.h"
-# Without errno from sqrt the runtime needs no libm.
-_COMPILE = (
-    "-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-ffunction-sections",
-    "-fdata-sections", "-pthread", "-Wall", "-Wextra", "-Werror",
-)  # fmt: skip
-_LINK = (
-    "-shared", "-pthread", "-s", f"-Wl,-soname,{SHARED}", "-Wl,-z,defs", "-Wl,--gc-sections",
-    "-Wl,--as-needed", "-lm",
-)  # fmt: skip
-_EXPORTS = "{ global: tva_*; local: *; };\n"
+MANIFEST, HEADER, LOADER = "manifest.json", "tvm_attention.h", "tvm_attention_archive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +29,7 @@ class Exported:
     architecture: str
     folder: Path
     kernels: tuple[ExportedKernel, ...]
+    files: Mapping[str, Path]  # "shared" and "static", or "module"
 
 
 def export(
@@ -50,9 +41,10 @@ def export(
     progress: Callable[[str], None] | None = None,
 ) -> tuple[Exported, ...]:
     """Write libraries with a kernel of every workload for every target (a level, a micro-architecture or
-    "native"), one folder an architecture, and the files a C, CMake or Python program uses them by.
+    "native"), one folder an architecture, and the files by which C, CMake, Python and JavaScript use them.
 
-    ``compilers`` names C compilers by architecture ("x86_64", "aarch64"); ``progress`` hears of each kernel.
+    ``compilers`` names C compilers by architecture ("x86_64", "aarch64", "riscv64", "wasm32"); ``progress``
+    hears of each kernel.
     Raises InvalidValueError or UnsupportedError for what cannot be exported, KernelBuildError where
     something cannot be built, a compiler is missing for instance.
     """
@@ -79,11 +71,16 @@ def export_kernels(
             }
         text = json.dumps(manifest(architecture, kernels, placed), indent=1)
         (own / MANIFEST).write_text(text + "\n")
-        _package_file("tvm_attention.pc", own / "pkgconfig")
-        results.append(Exported(architecture, own, tuple(kernels)))
+        if architecture == WASM:
+            _package_file("tvm_attention.mjs", own)
+        else:
+            _package_file("tvm_attention.pc", own / "pkgconfig")
+        results.append(Exported(architecture, own, tuple(kernels), placed))
     _package_file("tvm_attention-config.cmake", folder / "cmake")
     _copy(f"runtime/{HEADER}", folder / "include" / HEADER)
-    _copy("archive.py", folder / "python" / "tvm_attention_archive.py")
+    loader = files("tvm_attention.export") / "archive"
+    for source in sorted(f.name for f in loader.iterdir() if f.name.endswith(".py")):
+        _copy(f"archive/{source}", folder / "python" / LOADER / source)
     return tuple(results)
 
 
@@ -104,16 +101,8 @@ def _libraries(
     with as_file(files("tvm_attention.export") / "runtime") as runtime:
         for source in (table, *sorted(runtime.glob("*.c"))):
             objects.append(work / f"runtime_{source.stem}.o")
-            tools.compile(source, objects[-1], f"-I{runtime}", *_COMPILE)
-    exports, whole = work / "exports.map", work / "whole.o"
-    exports.write_text(_EXPORTS)
-    shared, static = work / SHARED, work / STATIC
-    tools.link(shared, objects, f"-Wl,--version-script={exports}", *_LINK)
-    # One object whose other symbols are local: a program may link TVM, or another archive, too.
-    tools.link(whole, objects, "-r", "-nostdlib")
-    tools.keep_global(whole, "tva_*")
-    tools.archive(static, whole)
-    return {"shared": shared, "static": static}
+            tools.compile(source, objects[-1], f"-I{runtime}", *COMPILE)
+        return linked(tools, objects, runtime / HEADER, work)
 
 
 def _package_file(name: str, folder: Path) -> None:

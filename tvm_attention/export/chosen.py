@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import archspec.cpu
 
-from tvm_attention import matrix_unit
 from tvm_attention.errors import InvalidValueError, UnsupportedError
-from tvm_attention.isa import ARM_CORES, MACHINES
+from tvm_attention.foreign import FOREIGN
+from tvm_attention.isa import ARCHITECTURES, ARM_CORES
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.runtime import select
 from tvm_attention.splits import most_rows
@@ -57,10 +57,10 @@ def chosen_kernels(
     """
     if not workloads or not targets:
         raise InvalidValueError("export: expected at least one workload and one target, got none")
-    for workload in workloads:
-        _check(workload)
     hardware = list(dict.fromkeys(_target(name) for name in targets))
-    if any(t.kind not in MACHINES for t in hardware):
+    for workload in workloads:
+        _check(workload, {target.kind for target in hardware})
+    if any(t.kind not in ARCHITECTURES for t in hardware):
         raise UnsupportedError(
             "targets: expected processors, whose kernels go into C libraries, got a GPU; "
             "tvm_attention.cuda.export writes those"
@@ -69,7 +69,7 @@ def chosen_kernels(
     found: dict[str, list[ExportedKernel]] = {}
     for workload in {_identity(w): w for w in workloads}.values():
         for target in hardware:
-            kernels = found.setdefault(MACHINES[target.kind][0], [])
+            kernels = found.setdefault(ARCHITECTURES[target.kind], [])
             kernels.append(kernel_for(f"tvk{len(kernels)}", workload, target))
     return found
 
@@ -82,16 +82,16 @@ def kernel_for(name: str, workload: AttentionWorkload, target: HardwareTarget) -
 
 
 def _target(name: str) -> HardwareTarget:
-    """The target without a matrix unit: a program would have to ask the system for leave to use it."""
-    found = detect_target() if name.strip().lower() == NATIVE else named_target(name)
-    return replace(found, features=found.features - matrix_unit.FEATURES)
+    return detect_target() if name.strip().lower() == NATIVE else named_target(name)
 
 
-def _check(w: AttentionWorkload) -> None:
-    if w.paged:
-        raise UnsupportedError(
-            "paged: archives have no pages yet; export contiguous keys and values"
-        )
+def _check(w: AttentionWorkload, kinds: set[str]) -> None:
+    for foreign in (FOREIGN[kind] for kind in kinds if kind in FOREIGN):
+        if foreign.refused & {w.dtype, w.mask}:
+            raise UnsupportedError(
+                f"dtype: expected none of {', '.join(foreign.refused)} for {foreign.architecture}, whose "
+                f"code for it would be wrong; export float32 or bfloat16"
+            )
     if w.output == "weights":
         raise UnsupportedError(
             "output: expected attention or attention_and_lse, got weights, which archives do not have"

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from tvm_attention.export.archive import ABI, LIBRARY, SCHEMA
+from tvm_attention.export.archive.files import LIBRARY, SCHEMA
+from tvm_attention.export.archive.interface import ABI
 from tvm_attention.export.chosen import ExportedKernel
 
 

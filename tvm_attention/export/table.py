@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from tvm_attention.export.chosen import ExportedKernel
-from tvm_attention.workload import AttentionWorkload
+from tvm_attention.workload_text import written
 
 _DTYPES = {
     None: "TVA_NONE", "float32": "TVA_FLOAT32", "float16": "TVA_FLOAT16", "bfloat16": "TVA_BFLOAT16",
@@ -36,18 +36,6 @@ def table_source(kernels: Sequence[ExportedKernel], version: str, architecture: 
     return "\n".join(lines) + "\n"
 
 
-def workload_text(w: AttentionWorkload) -> str:
-    """The workload as --workload takes it."""
-    fields = w.to_dict().items()
-    return ",".join(f"{name}={_text(value)}" for name, value in fields if value is not None)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, list):
-        return ":".join(str(x) for x in value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _entry(kernel: ExportedKernel, part: str) -> str:
     return f"__tvm_ffi_{kernel.name}_{part}"
 
@@ -59,14 +47,14 @@ def _fields(kernel: ExportedKernel) -> dict[str, str | int]:
     flags = {
         "causal": bool(w.causal), "windowed": w.window is not None, "mask_per_key": w.mask_per_key,
         "mask_dense": w.mask_dense, "softcap": w.softcap, "alibi": w.alibi, "sinks": w.sinks,
-        "ragged": w.ragged, "lse": w.output == "attention_and_lse",
+        "ragged": w.ragged, "paged": w.paged, "lse": w.output == "attention_and_lse",
     }  # fmt: skip
     assert w.value_dim is not None
     return {
         "name": json.dumps(kernel.name),
         "target": json.dumps(kernel.target.name),
         "features": json.dumps(" ".join(sorted(kernel.target.features))),
-        "workload": json.dumps(workload_text(w)),
+        "workload": json.dumps(written(w)),
         "core": f"{kernel.core:#x}",
         "run": _entry(kernel, "run"),
         "workspace": _entry(kernel, "workspace"),

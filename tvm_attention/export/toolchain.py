@@ -12,10 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tvm_attention.errors import InvalidValueError, KernelBuildError
+from tvm_attention.isa import ARCHITECTURES as FOLDERS
 from tvm_attention.isa import MACHINES
 
-ARCHITECTURES = tuple(machines[0] for machines in MACHINES.values())
-_PACKAGES = {"x86_64": "gcc-x86-64-linux-gnu", "aarch64": "gcc-aarch64-linux-gnu"}
+ARCHITECTURES = tuple(FOLDERS.values())
+_PACKAGES = {
+    "x86_64": "gcc-x86-64-linux-gnu",
+    "aarch64": "gcc-aarch64-linux-gnu",
+    "riscv64": "gcc-riscv64-linux-gnu",
+    "wasm32": "clang lld wasi-libc libclang-rt-dev-wasm32",
+}
+WASM = "wasm32"
+_WASM_FLAGS = ("--target=wasm32-wasi", "-msimd128")
+_ELF_FLAGS = ("-fPIC", "-pthread")
 _TIMEOUT = 300.0  # seconds
 
 
@@ -30,7 +39,8 @@ class Toolchain:
 
     def compile(self, source: Path, target: Path, *flags: str) -> None:
         """Compile a C file to an object file. Raises KernelBuildError with the compiler's words."""
-        self._run(*self.compiler, "-c", str(source), "-o", str(target), *flags)
+        own = () if self.architecture == WASM else _ELF_FLAGS
+        self._run(*self.compiler, "-c", str(source), "-o", str(target), *flags, *own)
 
     def link(self, target: Path, objects: Sequence[Path], *flags: str) -> None:
         """Link objects by the compiler's driver."""
@@ -62,8 +72,8 @@ class Toolchain:
 
 
 def find_toolchain(architecture: str, compilers: Mapping[str, str] | None = None) -> Toolchain:
-    """The toolchain of "x86_64" or "aarch64": ``compilers`` names its C compiler, with flags if need be,
-    else the usual places are searched.
+    """The toolchain of one of ARCHITECTURES: ``compilers`` names its C compiler, with flags if need be, else
+    the usual places are searched.
 
     Raises KernelBuildError, saying what to install, where there is none.
     """
@@ -79,7 +89,7 @@ def find_toolchain(architecture: str, compilers: Mapping[str, str] | None = None
         if shutil.which(candidate[0]) is not None:
             return _around(architecture, candidate)
     raise KernelBuildError(
-        f"{architecture}: expected a C compiler ({architecture}-linux-gnu-gcc) to link the archive, found "
+        f"{architecture}: expected a C compiler ({_usual(architecture)[-1][0]}) to link the archive, found "
         f"none; install one (Debian and Ubuntu: apt install {_PACKAGES[architecture]}) or name one by "
         f"--compiler {architecture}=COMMAND"
     )
@@ -103,6 +113,8 @@ def parsed_compilers(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _usual(architecture: str) -> list[tuple[str, ...]]:
+    if architecture == WASM:
+        return [("clang", *_WASM_FLAGS)]
     names = [f"{architecture}-linux-gnu-gcc", f"{architecture}-unknown-linux-gnu-gcc"]
     if platform.machine().lower() in _spellings(architecture):
         names = ["cc", "gcc", "clang", *names]
@@ -112,11 +124,13 @@ def _usual(architecture: str) -> list[tuple[str, ...]]:
 
 
 def _spellings(architecture: str) -> tuple[str, ...]:
-    return next(names for names in MACHINES.values() if architecture in names)
+    return next((names for names in MACHINES.values() if architecture in names), ())
 
 
 def _around(architecture: str, compiler: tuple[str, ...]) -> Toolchain:
-    """The compiler with the binutils beside it."""
+    """The compiler with the binutils beside it, of which WebAssembly needs none."""
+    if architecture == WASM:
+        return Toolchain(architecture, compiler, "", "")
     name = Path(compiler[0]).name
     prefix = name.removesuffix("gcc") if name.endswith("-gcc") else ""
     tools = [_tool(prefix, tool) for tool in ("objcopy", "ar")]

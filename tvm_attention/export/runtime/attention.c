@@ -1,140 +1,18 @@
-/* tva_prepare and tva_run: from a problem and its arrays to the arguments of a kernel. */
+/* tva_prepare and tva_run. */
 #include <math.h>
 #include <string.h>
 
-#include "checks.h"
+#include "prepared.h"
 
 #define MAGIC UINT64_C(0x7476615f6f6b3031)
-#define MOST_VALUES 64
-#define ALL_KEYS (1 << 30) /* on an unbounded side of a window */
 #define MOST_WORKSPACE (INT64_C(1) << 33) /* kernels count its elements by 32-bit integers */
-#define LOG2_E 1.4426950408889634
-
-/* Arguments whose values are addresses, which a call fills in. */
-enum { QUERY, KEY, VALUE, OUT, WORKSPACE, MASK, SLOPES, SINKS, RAGGED, KEY_SCALE, VALUE_SCALE, LSE, ADDRESSES };
-
-typedef struct {
-  uint64_t magic;
-  tva_problem problem;
-  const tva_kernel *kernel; /* null where there is nothing to multiply */
-  int64_t kernel_bytes, ragged_bytes;
-  int32_t count;
-  int8_t place[ADDRESSES]; /* which of the values is this address, -1 for none */
-  tva_value values[MOST_VALUES];
-} prepared_call;
-
-_Static_assert(sizeof(prepared_call) <= sizeof(tva_prepared), "tva_prepared is too small");
-
-static void whole(prepared_call *c, int64_t value) {
-  c->values[c->count].kind = 1;
-  c->values[c->count++].as.whole = value;
-}
-
-static void real(prepared_call *c, double value) {
-  c->values[c->count].kind = 3;
-  c->values[c->count++].as.number = value;
-}
-
-static void address(prepared_call *c, int which) {
-  c->place[which] = (int8_t)c->count;
-  whole(c, 0);
-}
-
-static void strides(prepared_call *c, const tva_strides *s) {
-  whole(c, s->batch), whole(c, s->head), whole(c, s->row);
-}
-
-static void dense(tva_strides *s, int64_t heads, int64_t rows, int64_t elements) {
-  if (s->batch || s->head || s->row) return;
-  s->row = elements;
-  s->head = rows * elements;
-  s->batch = heads * rows * elements;
-}
-
-static int32_t least(int64_t a, int64_t b) { return (int32_t)(a < b ? a : b); }
-
-static void defaults(tva_problem *p) {
-  if (!p->value_dim) p->value_dim = p->head_dim;
-  if (!p->kv_heads) p->kv_heads = p->query_heads;
-  if (!p->threads) p->threads = 1;
-  if (p->scale == 0 && p->head_dim > 0) p->scale = (float)(1.0 / sqrt((double)p->head_dim));
-}
-
-/* What depends on sizes that have been checked. */
-static void normalise(tva_problem *p) {
-  dense(&p->query, p->query_heads, p->query_length, p->head_dim);
-  dense(&p->key, p->kv_heads, p->key_length, p->head_dim);
-  dense(&p->value, p->kv_heads, p->key_length, p->value_dim);
-  dense(&p->out, p->query_heads, p->query_length, p->value_dim);
-  if (p->lse.batch == 0 && p->lse.head == 0) {
-    p->lse.head = p->query_length;
-    p->lse.batch = (int64_t)p->query_heads * p->query_length;
-  }
-  if (!p->windowed) return;
-  /* Beyond all rows and keys a bound says nothing; causal is the tighter bound on the right. */
-  int64_t most = (int64_t)p->query_length + p->key_length;
-  p->window_left = p->window_left < 0 ? -1 : least(p->window_left, most);
-  p->window_right = p->causal || p->window_right < 0 ? -1 : least(p->window_right, most);
-  p->windowed = p->window_left >= 0 || p->window_right >= 0;
-}
-
-/* Runs of keys that decoding computes apart: so many that every thread gets the same number of tasks, and that
- * a task's scores stay in cache. As tvm_attention/splits.py. */
-static int32_t splits(const tva_problem *p, int32_t rows) {
-  int64_t tasks = (int64_t)p->batch * p->kv_heads, keys = least(1 << 11, (1 << 13) / rows);
-  int64_t most = p->key_length / 128 > 1 ? p->key_length / 128 : 1;
-  int64_t first = least(most, (p->key_length + keys - 1) / keys);
-  for (int64_t n = first; n <= least(most, first + p->threads); ++n)
-    if (tasks * n % p->threads == 0 || tasks * n >= 8 * (int64_t)p->threads) return (int32_t)n;
-  return (int32_t)(tasks >= p->threads ? first : most < p->threads ? most : first);
-}
-
-static int64_t causal_offset(const tva_problem *p) {
-  if (p->has_kv_lengths) return p->causal != TVA_TOP_LEFT;
-  return p->causal == TVA_TOP_LEFT ? 0 : (int64_t)p->key_length - p->query_length;
-}
-
-static void scalars(prepared_call *c) {
-  const tva_problem *p = &c->problem;
-  whole(c, p->batch), whole(c, p->query_heads), whole(c, p->query_heads / p->kv_heads);
-  whole(c, p->query_length), whole(c, p->key_length);
-  whole(c, p->batch), whole(c, p->key_length); /* extents of the key tensor in memory */
-  whole(c, causal_offset(p)), whole(c, p->threads);
-  whole(c, c->kernel->most_rows ? splits(p, c->kernel->most_rows) : 1);
-  real(c, (double)p->scale * LOG2_E);
-}
-
-/* As tvm_attention/arguments.py: the order is the calling convention. */
-static void arguments(prepared_call *c) {
-  const tva_problem *p = &c->problem;
-  for (int i = QUERY; i <= WORKSPACE; ++i) address(c, i);
-  scalars(c);
-  strides(c, &p->query), strides(c, &p->key), strides(c, &p->value), strides(c, &p->out);
-  if (p->mask_dtype) {
-    address(c, MASK);
-    for (int i = 0; i < 4; ++i) whole(c, p->mask_strides[i]);
-  }
-  if (p->windowed) {
-    whole(c, p->window_left < 0 ? ALL_KEYS : p->window_left);
-    whole(c, p->causal ? 0 : p->window_right < 0 ? ALL_KEYS : p->window_right);
-  }
-  if (p->softcap != 0) real(c, (double)p->softcap * LOG2_E);
-  if (p->has_alibi) address(c, SLOPES);
-  if (p->has_sinks) address(c, SINKS);
-  if (p->has_kv_lengths) address(c, RAGGED);
-  if (p->kv_dtype) {
-    address(c, KEY_SCALE), strides(c, &p->key_scale);
-    address(c, VALUE_SCALE), strides(c, &p->value_scale);
-  }
-  if (p->has_lse) address(c, LSE), whole(c, p->lse.batch), whole(c, p->lse.head);
-}
 
 static int empty(const tva_problem *p) { return !p->batch || !p->query_heads || !p->query_length; }
 
 static tva_status kernel_bytes(prepared_call *c) {
   prepared_call sizes = {.count = 0, .problem = c->problem, .kernel = c->kernel};
   tva_value result = {0};
-  scalars(&sizes);
+  tvi_scalars(&sizes);
   tva_status status = tvi_call(c->kernel->workspace, sizes.values, sizes.count, &result, &c->problem);
   if (status != TVA_OK) return status;
   c->kernel_bytes = result.as.whole;
@@ -154,19 +32,19 @@ tva_status tva_prepare(const tva_problem *problem, tva_prepared *prepared) {
   memset(&c, 0, sizeof c);
   memset(c.place, -1, sizeof c.place);
   c.problem = *problem;
-  defaults(&c.problem);
+  tvi_fill_in(&c.problem);
   tva_status status = tvi_check_sizes(&c.problem);
   if (status != TVA_OK) return status;
-  normalise(&c.problem);
+  tvi_normalise(&c.problem);
   status = tvi_check_strides(&c.problem);
   if (status != TVA_OK) return status;
   if (!empty(&c.problem) && c.problem.key_length) {
     status = tvi_choose(&c.problem, &c.kernel);
     if (status != TVA_OK) return status;
-    arguments(&c);
+    tvi_arguments(&c);
     status = kernel_bytes(&c);
     if (status != TVA_OK) return status;
-    if (c.problem.has_kv_lengths) c.ragged_bytes = ((int64_t)c.problem.batch * 16 + 63) / 64 * 64;
+    if (tvi_is_ragged(&c.problem)) c.ragged_bytes = ((int64_t)c.problem.batch * 16 + 63) / 64 * 64;
   }
   c.problem.target = NULL; /* the caller's; not read again */
   c.magic = MAGIC;
@@ -199,29 +77,13 @@ static void no_keys(const tva_problem *p, const tva_arrays *a) {
   size_t bytes = tvi_bytes_of(p->dtype);
   for (int64_t b = 0; b < p->batch; ++b)
     for (int64_t h = 0; h < p->query_heads; ++h)
-      for (int64_t i = 0; i < p->query_length; ++i) {
+      for (int64_t n = 0; n < (p->has_sequences ? a->sequences[b].queries : p->query_length); ++n) {
+        int64_t i = n + (p->has_sequences ? a->sequences[b].query_start : 0);
         char *out = a->out;
         memset(out + (size_t)(b * p->out.batch + h * p->out.head + i * p->out.row) * bytes, 0,
                (size_t)p->value_dim * bytes);
         if (p->has_lse) a->lse[b * p->lse.batch + h * p->lse.head + i] = p->has_sinks ? a->sinks[h] : -INFINITY;
       }
-}
-
-static void at(prepared_call *c, int which, const void *address) {
-  if (c->place[which] >= 0) c->values[c->place[which]].as.whole = (int64_t)(intptr_t)address;
-}
-
-static void addresses(prepared_call *c, const tva_arrays *a, char *workspace) {
-  const tva_problem *p = &c->problem;
-  at(c, QUERY, a->query), at(c, KEY, a->key), at(c, VALUE, a->value), at(c, OUT, a->out);
-  at(c, MASK, a->mask), at(c, SLOPES, a->alibi_slopes), at(c, SINKS, a->sinks);
-  at(c, KEY_SCALE, a->key_scale), at(c, VALUE_SCALE, a->value_scale), at(c, LSE, a->lse);
-  at(c, RAGGED, workspace), at(c, WORKSPACE, workspace + c->ragged_bytes);
-  int32_t *ragged = (int32_t *)(void *)workspace;
-  for (int32_t b = 0; p->has_kv_lengths && b < p->batch; ++b) {
-    const int32_t fields[] = {0, p->query_length, 0, a->kv_lengths[b]};
-    memcpy(ragged + 4 * (size_t)b, fields, sizeof fields);
-  }
 }
 
 tva_status tva_run(const tva_prepared *prepared, const tva_arrays *arrays, void *workspace,
@@ -243,7 +105,7 @@ tva_status tva_run(const tva_prepared *prepared, const tva_arrays *arrays, void 
     return tvi_fail(TVA_WORKSPACE, "workspace: expected %zu bytes (tva_workspace_bytes), got %zu", needed(&c),
                     workspace_bytes);
   char *aligned = (char *)workspace + (-(uintptr_t)workspace & 63);
-  addresses(&c, arrays, aligned);
+  tvi_addresses(&c, arrays, aligned);
   tva_value result = {0};
   return tvi_call(c.kernel->run, c.values, c.count, &result, &c.problem);
 }

@@ -1,4 +1,4 @@
-/* Whether a problem and the arrays of a call are sound. */
+/* Whether a problem is sound. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -15,14 +15,12 @@ static tva_status number(const char *name, int64_t value, int64_t least, int64_t
                   (long long)value);
 }
 
-#define REQUIRE(check)                      \
-  do {                                      \
-    tva_status required = (check);          \
-    if (required != TVA_OK) return required; \
-  } while (0)
+static int64_t at_least_one(int64_t n) { return n ? n : 1; }
 
+/* Of extents each at most 2**30; one of none does not excuse the others, whose product makes strides. */
 static tva_status product(const char *name, int64_t a, int64_t b, int64_t c) {
-  if (a * b <= MOST_LENGTH && (a * b) * c <= MOST_LENGTH) return TVA_OK; /* each at most 2**30: no overflow */
+  int64_t two = at_least_one(a) * at_least_one(b);
+  if (two <= MOST_LENGTH && two * at_least_one(c) <= MOST_LENGTH) return TVA_OK;
   return tvi_fail(TVA_UNSUPPORTED, "%s: expected at most %d rows of all heads, got %lld x %lld x %lld", name,
                   MOST_LENGTH, (long long)a, (long long)b, (long long)c);
 }
@@ -43,10 +41,29 @@ static tva_status options(const tva_problem *p) {
   REQUIRE(number("has_alibi", p->has_alibi, 0, 1));
   REQUIRE(number("has_sinks", p->has_sinks, 0, 1));
   REQUIRE(number("has_kv_lengths", p->has_kv_lengths, 0, 1));
+  REQUIRE(number("has_sequences", p->has_sequences, 0, 1 - p->has_kv_lengths));
   REQUIRE(number("has_lse", p->has_lse, 0, 1));
   if (p->kv_dtype != TVA_NONE && p->kv_dtype != TVA_INT8)
     return tvi_fail(TVA_BAD_VALUE, "kv_dtype: expected TVA_NONE or TVA_INT8, got %d", p->kv_dtype);
   return TVA_OK;
+}
+
+/* Rows that batch elements share, and pages. */
+static tva_status shared(const tva_problem *p) {
+  int most = p->has_sequences ? MOST_LENGTH : 0;
+  REQUIRE(number("query_rows", p->query_rows, 0, most));
+  REQUIRE(number("key_rows", p->key_rows, 0, p->page_rows ? 0 : most));
+  REQUIRE(product("query_rows", p->query_heads, p->query_rows, 1));
+  REQUIRE(product("key_rows", p->kv_heads, p->key_rows, 1));
+  REQUIRE(number("page_rows", p->page_rows, 0, tvi_is_ragged(p) ? MOST_LENGTH : 0));
+  if (!p->page_rows) return TVA_OK;
+  if (p->page_rows & (p->page_rows - 1))
+    return tvi_fail(TVA_BAD_VALUE, "page_rows: expected a power of two, got %d", p->page_rows);
+  REQUIRE(number("pages", p->pages, 0, MOST_LENGTH));
+  REQUIRE(number("page_columns", p->page_columns, 0, MOST_LENGTH));
+  REQUIRE(product("pages", p->pages, p->kv_heads, p->page_rows));
+  REQUIRE(product("page_columns", p->batch, p->page_columns, 1));
+  return number("key_length", p->key_length, 0, (int64_t)p->page_columns * p->page_rows);
 }
 
 tva_status tvi_check_sizes(const tva_problem *p) {
@@ -66,7 +83,8 @@ tva_status tvi_check_sizes(const tva_problem *p) {
                     p->kv_heads);
   REQUIRE(product("query", p->batch, p->query_heads, p->query_length));
   REQUIRE(product("key", p->batch, p->kv_heads, p->key_length));
-  return options(p);
+  REQUIRE(options(p));
+  return shared(p);
 }
 
 typedef struct {
@@ -75,7 +93,8 @@ typedef struct {
 
 static int by_stride(const void *left, const void *right) {
   const axis *a = left, *b = right;
-  return a->stride != b->stride ? (a->stride < b->stride ? -1 : 1) : (a->extent > b->extent) - (a->extent < b->extent);
+  if (a->stride != b->stride) return a->stride < b->stride ? -1 : 1;
+  return (a->extent > b->extent) - (a->extent < b->extent);
 }
 
 /* `elements` of a row are dense; with `apart`, no two elements may be one. */
@@ -108,55 +127,26 @@ static tva_status tensor(const char *name, const tva_strides *s, int64_t batch, 
 }
 
 tva_status tvi_check_strides(const tva_problem *p) {
+  int64_t batch = p->query_rows ? 1 : p->batch, rows = p->query_rows ? p->query_rows : p->query_length;
+  int64_t blocks = p->page_rows ? p->pages : p->key_rows ? 1 : p->batch;
+  int64_t keys = p->page_rows ? p->page_rows : p->key_rows ? p->key_rows : p->key_length;
+  tva_strides key = p->key, value = p->value;
   axis mask[] = {{p->batch, p->mask_strides[0]},
                  {p->query_heads, p->mask_strides[1]},
                  {p->query_length, p->mask_strides[2]},
                  {p->key_length, p->mask_strides[3]}};
-  axis lse[] = {{p->batch, p->lse.batch}, {p->query_heads, p->lse.head}};
-  REQUIRE(tensor("query", &p->query, p->batch, p->query_heads, p->query_length, p->head_dim, 0));
-  REQUIRE(tensor("key", &p->key, p->batch, p->kv_heads, p->key_length, p->head_dim, 0));
-  REQUIRE(tensor("value", &p->value, p->batch, p->kv_heads, p->key_length, p->value_dim, 0));
-  REQUIRE(tensor("out", &p->out, p->batch, p->query_heads, p->query_length, p->value_dim, 1));
+  axis lse[] = {{batch, p->lse.batch}, {p->query_heads, p->lse.head}};
+  if (p->page_rows) key.batch = p->page_strides[0], value.batch = p->page_strides[1];
+  REQUIRE(tensor("query", &p->query, batch, p->query_heads, rows, p->head_dim, 0));
+  REQUIRE(tensor("key", &key, blocks, p->kv_heads, keys, p->head_dim, 0));
+  REQUIRE(tensor("value", &value, blocks, p->kv_heads, keys, p->value_dim, 0));
+  REQUIRE(tensor("out", &p->out, batch, p->query_heads, rows, p->value_dim, 1));
   if (p->mask_dtype) REQUIRE(layout("mask", mask, 4, 1, 0));
-  if (p->has_lse) REQUIRE(layout("lse", lse, 2, p->query_length, 1));
+  if (p->has_lse) REQUIRE(layout("lse", lse, 2, rows, 1));
   if (p->kv_dtype) {
-    REQUIRE(tensor("key_scale", &p->key_scale, p->batch, p->kv_heads, p->key_length, 1, 0));
-    REQUIRE(tensor("value_scale", &p->value_scale, p->batch, p->kv_heads, p->key_length, 1, 0));
+    keys = p->key_rows ? p->key_rows : p->key_length;
+    REQUIRE(tensor("key_scale", &p->key_scale, p->batch, p->kv_heads, keys, 1, 0));
+    REQUIRE(tensor("value_scale", &p->value_scale, p->batch, p->kv_heads, keys, 1, 0));
   }
-  return TVA_OK;
-}
-
-static tva_status address(const char *name, const void *at, size_t alignment) {
-  if (!at) return tvi_fail(TVA_NULL_POINTER, "%s: expected an address, got null", name);
-  if ((uintptr_t)at % alignment)
-    return tvi_fail(TVA_BAD_VALUE, "%s: expected an address aligned to %zu bytes, got %p", name, alignment, at);
-  return TVA_OK;
-}
-
-size_t tvi_bytes_of(int32_t dtype) {
-  return dtype == TVA_FLOAT32 ? 4 : dtype == TVA_FLOAT16 || dtype == TVA_BFLOAT16 ? 2 : 1;
-}
-
-tva_status tvi_check_arrays(const tva_problem *p, const tva_arrays *a) {
-  size_t bytes = tvi_bytes_of(p->dtype), kv_bytes = p->kv_dtype ? 1 : bytes;
-  REQUIRE(address("out", a->out, bytes));
-  if (p->has_lse) REQUIRE(address("lse", a->lse, 4));
-  if (p->has_sinks) REQUIRE(address("sinks", a->sinks, 4));
-  if (p->key_length == 0) return TVA_OK; /* nothing else is read */
-  REQUIRE(address("query", a->query, bytes));
-  REQUIRE(address("key", a->key, kv_bytes));
-  REQUIRE(address("value", a->value, kv_bytes));
-  if (p->mask_dtype) REQUIRE(address("mask", a->mask, tvi_bytes_of(p->mask_dtype)));
-  if (p->has_alibi) REQUIRE(address("alibi_slopes", a->alibi_slopes, 4));
-  if (p->kv_dtype) {
-    REQUIRE(address("key_scale", a->key_scale, 4));
-    REQUIRE(address("value_scale", a->value_scale, 4));
-  }
-  if (!p->has_kv_lengths) return TVA_OK;
-  REQUIRE(address("kv_lengths", a->kv_lengths, 4));
-  for (int32_t b = 0; b < p->batch; ++b)
-    if (a->kv_lengths[b] < 0 || a->kv_lengths[b] > p->key_length)
-      return tvi_fail(TVA_BAD_VALUE, "kv_lengths: expected 0 to %d, the keys that there are, got %d", p->key_length,
-                      a->kv_lengths[b]);
   return TVA_OK;
 }

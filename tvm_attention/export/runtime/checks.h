@@ -4,6 +4,12 @@
 
 #include "kernels.h"
 
+#define REQUIRE(check)                      \
+  do {                                      \
+    tva_status required = (check);          \
+    if (required != TVA_OK) return required; \
+  } while (0)
+
 /* Extents and options; every default has been filled in. */
 TVA_HIDDEN tva_status tvi_check_sizes(const tva_problem *problem);
 /* Strides, of sizes that have been checked. */

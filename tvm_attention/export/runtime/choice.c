@@ -19,7 +19,8 @@ static int serves(const tva_kernel *k, const tva_problem *p) {
   if (k->kv_dtype != p->kv_dtype || k->causal != (p->causal != TVA_NOT_CAUSAL)) return 0;
   if (k->windowed != p->windowed || k->softcap != (p->softcap != 0)) return 0;
   if (k->alibi != p->has_alibi || k->sinks != p->has_sinks || k->lse != p->has_lse) return 0;
-  if (k->ragged != p->has_kv_lengths || k->mask_dtype != p->mask_dtype) return 0;
+  if (k->ragged != tvi_is_ragged(p) || k->paged != (p->page_rows != 0)) return 0;
+  if (k->mask_dtype != p->mask_dtype) return 0;
   /* Code for masks of any layout reads the simpler ones, too. */
   if (p->mask_dtype && ((k->mask_per_key && !per_key) || (k->mask_dense && !dense))) return 0;
   return 1;
@@ -51,12 +52,13 @@ static tva_status refused(const tva_problem *p, int kinds, int for_target, const
                     "kernels take; export a workload of this query length",
                     p->query_length, p->query_heads, p->kv_heads);
   return tvi_fail(TVA_UNSUPPORTED,
-                  "problem: the archive has no kernel for head_dim %d, value_dim %d, %s%s%s%s%s%s%s%s%s, mask "
+                  "problem: the archive has no kernel for head_dim %d, value_dim %d, %s%s%s%s%s%s%s%s%s%s, mask "
                   "%s; export one (the manifest lists those it has)",
                   p->head_dim, p->value_dim, names[p->dtype], p->kv_dtype ? ", int8 keys and values" : "",
                   p->causal ? ", causal" : "", p->windowed ? ", window" : "", p->softcap != 0 ? ", softcap" : "",
                   p->has_alibi ? ", alibi" : "", p->has_sinks ? ", sinks" : "",
-                  p->has_kv_lengths ? ", kv_lengths" : "", p->has_lse ? ", lse" : "", names[p->mask_dtype]);
+                  tvi_is_ragged(p) ? ", ragged" : "", p->page_rows ? ", paged" : "", p->has_lse ? ", lse" : "",
+                  names[p->mask_dtype]);
 }
 
 tva_status tvi_choose(const tva_problem *p, const tva_kernel **kernel) {

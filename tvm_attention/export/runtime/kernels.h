@@ -28,8 +28,11 @@ typedef struct {
   int32_t lengths;   /* 1, 2, 4, 8 (decoding) or TVA_SHORT and so on */
   int32_t most_rows; /* query rows a key-value head that it serves at most, 0 for any */
   int32_t mask_dtype;
-  uint8_t causal, windowed, mask_per_key, mask_dense, softcap, alibi, sinks, ragged, lse;
+  uint8_t causal, windowed, mask_per_key, mask_dense, softcap, alibi, sinks, ragged, paged, lse;
 } tva_kernel;
+
+/* Whether batch elements have lengths of their own. */
+static inline int tvi_is_ragged(const tva_problem *p) { return p->has_kv_lengths || p->has_sequences; }
 
 /* Generated beside the kernels. */
 extern TVA_HIDDEN const tva_kernel tvi_kernels[];

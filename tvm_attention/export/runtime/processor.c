@@ -10,6 +10,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 enum { EAX, EBX, ECX, EDX };
 /* State that the system must save: bits of XCR0. */
@@ -94,6 +96,35 @@ static uint64_t detected(void) {
 
 uint32_t tvi_core(void) { return 0; }
 
+/* Linux saves the matrix unit's registers only for processes that ask; asked when a kernel could use them. */
+static int permitted(const char *name) {
+  static _Atomic int answer; /* 1 yes, 2 no */
+  if (strncmp(name, "amx-", 4) != 0) return 1;
+  if (!answer) answer = syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XTILEDATA */) ? 2 : 1;
+  return answer == 1;
+}
+
+#elif defined(__riscv)
+#include <sys/auxv.h>
+
+/* Letters of the extensions in AT_HWCAP. */
+static const struct {
+  const char *name;
+  int bit;
+} known[] = {{"v", 'v' - 'a'}};
+
+static uint64_t detected(void) { return (uint64_t)(getauxval(AT_HWCAP) >> known[0].bit & 1); }
+uint32_t tvi_core(void) { return 0; }
+
+#elif defined(__wasm_simd128__)
+/* An engine without them does not load the module. */
+static const struct {
+  const char *name;
+} known[] = {{"simd128"}};
+
+static uint64_t detected(void) { return 1; }
+uint32_t tvi_core(void) { return 0; }
+
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
 
@@ -125,7 +156,11 @@ uint32_t tvi_core(void) {
 }
 
 #else
-#error "the archive's runtime is for x86-64 and aarch64"
+#error "the archive's runtime is for x86-64, aarch64, riscv64 and wasm32 with simd128"
+#endif
+
+#ifndef __x86_64__
+static int permitted(const char *name) { return name != NULL; }
 #endif
 
 #define DONE (UINT64_C(1) << 63)
@@ -148,21 +183,21 @@ static int listed(const char *list, const char *name, size_t length) {
   return 0;
 }
 
-static int present(const char *name, size_t length, const char *without) {
-  if (listed(without, name, length)) return 0;
+static int present(const char *name, size_t length) {
+  if (listed(getenv(WITHOUT), name, length)) return 0;
   for (size_t i = 0; i < sizeof known / sizeof *known; ++i)
-    if (strlen(known[i].name) == length && strncmp(known[i].name, name, length) == 0) return has(i);
+    if (strlen(known[i].name) == length && strncmp(known[i].name, name, length) == 0)
+      return has(i) && permitted(name);
   return 0; /* a feature this runtime does not know of is one it cannot vouch for */
 }
 
 int tvi_lacks(const char *features, char *missing, size_t size) {
-  const char *without = getenv(WITHOUT);
   size_t used = 0;
   int any = 0;
   missing[0] = 0;
   while (*features) {
     size_t length = strcspn(features, " ");
-    if (length && !present(features, length, without)) {
+    if (length && !present(features, length)) {
       if (used < size)
         used += (size_t)snprintf(missing + used, size - used, "%s%.*s", any ? ", " : "", (int)length, features);
       any = 1;

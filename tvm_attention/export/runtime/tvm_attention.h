@@ -32,7 +32,7 @@ extern "C" {
 #endif
 
 /* Version of this interface: the first field of tva_problem. */
-#define TVA_ABI 1
+#define TVA_ABI 2
 
 typedef enum tva_status {
   TVA_OK = 0,
@@ -98,7 +98,20 @@ typedef struct tva_problem {
   int32_t has_alibi;      /* tva_arrays.alibi_slopes is read */
   int32_t has_sinks;      /* tva_arrays.sinks is read */
   int32_t has_kv_lengths; /* tva_arrays.kv_lengths is read */
-  int32_t has_lse;        /* tva_arrays.lse is written */
+  /* 1, in place of has_kv_lengths: tva_arrays.sequences says where each batch element's queries and keys are.
+   * query_length and key_length are then the most that an element has. */
+  int32_t has_sequences;
+  /* With has_sequences: 0, or how many rows query and out have that all batch elements share, packed one
+   * behind the other (batch strides are not used); likewise key and value. */
+  int32_t query_rows, key_rows;
+  /* Keys and values in pages: rows of a page, a power of two; 0 for none. key and value are then (pages, kv_heads,
+   * page_rows, dim) with page_strides[] from page to page, batch strides are not used, and key_length is at most
+   * what a row of the page table covers. Needs has_kv_lengths or has_sequences. */
+  int32_t page_rows;
+  int32_t pages;           /* that there are */
+  int32_t page_columns;    /* of tva_arrays.page_table, (batch, page_columns) dense */
+  int64_t page_strides[2]; /* of key and of value */
+  int32_t has_lse;         /* tva_arrays.lse is written */
   tva_strides lse;        /* batch and head; rows are dense */
   int32_t kv_dtype;       /* TVA_INT8: keys and values are int8; TVA_NONE: as dtype */
   tva_strides key_scale, value_scale; /* of the float32 scales, over (batch, kv head, key); 0 one for all */
@@ -115,6 +128,12 @@ typedef struct tva_prepared {
   uint64_t opaque[224];
 } tva_prepared;
 
+/* The rows of a batch element: its first query and key among the shared rows (0 without query_rows, key_rows), and
+ * how many it has. Rows of out beyond an element's queries are left as they are. */
+typedef struct tva_sequence {
+  int32_t query_start, queries, key_start, keys;
+} tva_sequence;
+
 /* Addresses of one call. Only what the problem has is read. */
 typedef struct tva_arrays {
   const void *query, *key, *value;
@@ -125,6 +144,8 @@ typedef struct tva_arrays {
   const int32_t *kv_lengths; /* (batch,): keys that each batch element has, 0 to key_length */
   const float *key_scale, *value_scale;
   float *lse; /* log-sum-exp of every row of scores */
+  const tva_sequence *sequences; /* (batch,) */
+  const int32_t *page_table;     /* numbers of the pages of each batch element's keys, in order */
 } tva_arrays;
 
 /* A kernel of the archive, for tva_kernel_at. */
