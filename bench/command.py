@@ -78,6 +78,7 @@ def run(options: argparse.Namespace) -> Result:
         absent=absent,
         workloads=measured,
         summary=results.summarise(measured),
+        by_kind=results.by_kind(measured),
     )
 
 
