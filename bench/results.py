@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -179,6 +180,11 @@ def read(path: Path) -> Result:
     if missing:
         raise InvalidValueError(f"{path}: expected the fields {', '.join(missing)}, got none")
     return cast(Result, content)
+
+
+def digest_of(parts: Sequence[Any]) -> str:
+    """A short digest of plain data."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _ratio(workload: WorkloadResult, name: str) -> float:
