@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tvm_attention.accuracy import Accuracy, Expectation
 from tvm_attention.arrays import NumPyArrays
-from tvm_attention.compiler import load_kernel
+from tvm_attention.compiler import CompiledKernel, load_kernel
 from tvm_attention.kernel import Kernel
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.random_calls import RandomCall, random_call
@@ -39,7 +40,15 @@ class CandidateCalls:
 
     def of(self, target: HardwareTarget, candidate: Candidate) -> CandidateCall:
         """Builds the kernel, or takes it from the cache. Raises KernelBuildError."""
-        compiled = load_kernel(self._workload, target, candidate)
+        run, out = self.of_kernel(load_kernel(self._workload, target, candidate), candidate)
+        out.fill(np.nan)
+        run()
+        return CandidateCall(candidate, run, out, self._expectation.accuracy(out))
+
+    def of_kernel(
+        self, compiled: CompiledKernel, candidate: Candidate
+    ) -> tuple[Callable[[], None], NDArray[Any]]:
+        """A call of a kernel in memory, and what it writes into."""
         source = KernelSource(candidate, None, "benchmark", ())
         kernel = Kernel(self._workload, source, compiled, self._threads)
         kind, call = NumPyArrays(), self._call
@@ -51,6 +60,4 @@ class CandidateCalls:
         def run(_kept: object = (arrays, lse, call)) -> None:  # addresses keep no memory alive
             prepared.run(*addresses)
 
-        out.fill(np.nan)
-        run()
-        return CandidateCall(candidate, run, out, self._expectation.accuracy(out))
+        return run, out

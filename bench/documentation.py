@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import plots, results
+from bench import plots, results, studies
 from bench.report import markdown as table
 from bench.results import OURS, Result
 
@@ -34,11 +34,13 @@ _ROLE = re.compile(r":(?:func|class|meth|attr|mod):(?=<code>)")
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Puts a file of the repository where a line is {{ file NAME }}, the table of NAME.json where it is
     {{ results NAME }}, its pictures for {{ pictures NAME }}, all suites that were measured for
-    {{ suites }}, and what a peer computed faster for {{ losses }}."""
+    {{ suites }}, a study's picture and tables for {{ study NAME }}, and what a peer computed faster for
+    {{ losses }}."""
     markdown = re.sub(r"^{{ file (\S+) }}$", lambda m: _file(m[1]), markdown, flags=re.M)
     text = re.sub(r"^{{ results (\S+) }}$", lambda m: table(_read(m[1])), markdown, flags=re.M)
     text = re.sub(r"^{{ pictures (\S+) }}$", lambda m: pictures(m[1]), text, flags=re.M)
     text = re.sub(r"^{{ suites }}$", lambda _: suites(), text, flags=re.M)
+    text = re.sub(r"^{{ study (\S+) }}$", lambda m: study(m[1]), text, flags=re.M)
     return re.sub(r"^{{ losses }}$", lambda _: losses(), text, flags=re.M)
 
 
@@ -56,16 +58,25 @@ def suites() -> str:
     )
 
 
+def study(name: str) -> str:
+    """Nothing where there is no result of it."""
+    if not _path(name).is_file():
+        return ""
+    table_of, picture_of = studies.STUDIES[name]
+    found = json.loads(_path(name).read_text(encoding="utf-8"))
+    return f"{_picture(picture_of(found))}\n\n{table_of(found)}"
+
+
 def pictures(name: str) -> str:
     """Those of a result, drawn now."""
     drawn = (picture.svg(name) for picture in plots.pictures(_read(name)))
-    # A blank line would end a block of HTML in Markdown.
-    return "\n\n".join("<div class='picture'>" + _fitted(svg) + "</div>" for svg in drawn)
+    return "\n\n".join(map(_picture, drawn))
 
 
-def _fitted(svg: str) -> str:
+def _picture(svg: str) -> str:
     """As wide as the page at most, and without blank lines, which end a block of HTML in Markdown."""
-    return re.sub(r"\n\s*\n", "\n", svg).replace("<svg", "<svg style='max-width:100%'", 1)
+    fitted = re.sub(r"\n\s*\n", "\n", svg).replace("<svg", "<svg style='max-width:100%'", 1)
+    return f"<div class='picture'>{fitted}</div>"
 
 
 def losses() -> str:
