@@ -66,16 +66,20 @@ def measure(
 
 def _too_slow(contenders: Mapping[str, Contender]) -> dict[str, str]:
     """Peers that would take most of the time there is, with one call's seconds."""
-    limit = max(MOST_SECONDS, MOST_TIMES_OURS * _seconds(contenders[OURS].call))
-    found = {n: _seconds(c.call) for n, c in contenders.items() if n not in (OURS, FLOAT32)}
+    limit = max(MOST_SECONDS, MOST_TIMES_OURS * _seconds(contenders[OURS].call, 0.0))
+    found = {n: _seconds(c.call, limit) for n, c in contenders.items() if n not in (OURS, FLOAT32)}
     return {n: f"slow: {s:.3g} s a call" for n, s in found.items() if s > limit}
 
 
-def _seconds(call: Callable[[], object]) -> float:
-    """Of a call that is not the first one: its results have been checked."""
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+def _seconds(call: Callable[[], object], limit: float) -> float:
+    """Of a call that is not the first one: its results have been checked. What takes longer than the limit
+    is asked twice, as the machine may have been busy."""
+    seconds = []
+    while len(seconds) < 2 and (not seconds or seconds[0] > limit):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
 
 
 def _ceiling(problem: Problem, roofline: Roofline) -> Ceiling:

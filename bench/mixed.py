@@ -51,6 +51,13 @@ class Program:
             return self.second(result.transpose(1, 2).reshape(batch, length, -1))
 
 
+def is_plain(workload: AttentionWorkload) -> bool:
+    """Whether the program can have such attention."""
+    w = workload
+    options = (w.mask, w.window, w.ragged, w.paged, w.kv_dtype, w.softcap, w.alibi, w.sinks)
+    return w.dtype == "float32" and not any(options)
+
+
 def measure_mixed(
     name: str,
     workload: AttentionWorkload,

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -153,8 +153,9 @@ def _shares(result: Result) -> Picture:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        names = [f"{w['name']}, {(w['ceilings'] or {})['limit']}" for w in rows]
-        ours = [(w["ceilings"] or {})["fraction"] for w in rows]
+        ceilings = [c for w in rows if (c := w["ceilings"])]
+        names = [f"{w['name']}, {c['limit']}" for w, c in zip(rows, ceilings, strict=True)]
+        ours = [c["fraction"] for c in ceilings]
         axes.barh(names, ours, color=drawing.OURS, height=0.6, label=OURS)
         for number, name in enumerate(_everyone(result)[1:], 1):
             at = [n for n, w in enumerate(rows) if name in w["measured"]]
@@ -188,7 +189,7 @@ def _style(number: int) -> tuple[str, str]:
 
 
 def _legend(figure: Figure, names: Sequence[str]) -> None:
-    found = {}
+    found: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)

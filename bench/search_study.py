@@ -67,9 +67,9 @@ class Study:
         return self.is_complete()
 
     def is_complete(self) -> bool:
-        """All trials, or all candidates that there are."""
-        lengths = {p: len(self.trials(p)) for p in (GUIDED, RANDOM)}
-        return lengths[GUIDED] >= self._options.guided and lengths[RANDOM] >= self._options.random
+        """Whether every trial that was asked for is there."""
+        wanted: dict[str, int] = {GUIDED: self._options.guided, RANDOM: self._options.random}
+        return all(len(self.trials(part)) >= count for part, count in wanted.items())
 
     def trials(self, part: str) -> list[tuple[Trial, float]]:
         """Trials in order, with the minutes that the part had taken by then."""

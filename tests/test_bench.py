@@ -386,6 +386,7 @@ def test_rows_and_heads_are_the_same_numbers():
     [
         (["--peers", "torch,abc"], "--peers: expected torch, torch-flash"),
         (["--only", "no-such"], "--only: expected names of suite core"),
+        (["--mixed", "--suite", "decode"], "--mixed: expected workloads in float32"),
         (["--json", "/dev/null/r.json"], "/dev/null/r.json: expected a file that can be written"),
     ],
 )

@@ -31,7 +31,7 @@ from tvm_attention.commands.output import console
 
 GAP = 25  # instructions without a sample that end a stretch
 MARGIN = 2048  # bytes disassembled before and behind the samples
-_LINE = re.compile(r"^\s*([0-9a-f]+):\t(?:\S+\s+)?(.*)$")
+_LINE = re.compile(r"^\s*([0-9a-f]+):\t(.*)$")
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,5 +81,5 @@ def parsed_candidate(text: str) -> Candidate:
 
 def workload_of(text: str) -> AttentionWorkload:
     """By its name in a suite, or from its fields. Raises an AttentionError."""
-    named = {n: w for suite in reversed(SUITES.values()) for n, w in suite.items()}
+    named = {n: w for suite in reversed(list(SUITES.values())) for n, w in suite.items()}
     return named[text] if text in named else AttentionWorkload.from_text(text)
