@@ -125,7 +125,7 @@ class Study:
         """The curve of the guided part, and the finalists timed in turns."""
         guided, drawn = self.trials(GUIDED), self.trials(RANDOM)
         finalists = {
-            f"best of {SHORT} trials": _best(guided[:SHORT]),
+            f"best of {min(SHORT, len(guided))} trials": _best(guided[:SHORT]),
             f"best of {len(guided)} trials": _best(guided),
             f"best of {len(drawn)} at random": _best(drawn),
         }
