@@ -91,6 +91,18 @@ def test_a_kernel_is_found_where_it_runs() -> None:
     assert any("fma" in sample.kinds(s) for s in sample.stretches(code))
 
 
+def test_stages_do_less_on_the_same_tiles() -> None:
+    options = subject_parser("test", "").parse_args([TINY, "--seconds", "0.01"])
+    subject = subject_of(options)
+    try:
+        calls = dict(stages.stage_calls(subject))
+        for call in calls.values():
+            call()
+    finally:
+        launcher().set_num_threads(None)
+    assert set(calls) >= {stages.WHOLE, stages.EXPONENTIAL}
+
+
 def test_what_is_no_workload_or_candidate_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert hot_loops.main(["head_dim=0"]) == 2
     assert hot_loops.main([TINY, "--candidate", "running key_block=1"]) == 2

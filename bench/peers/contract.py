@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bench.problem import Numbers, Problem
 from tvm_attention.errors import UnsupportedError
 from tvm_attention.interleaved import Contender
+from tvm_attention.workload import AttentionWorkload
 
 HEADS_LAYOUT = "B,H,L,E"
 ROWS_LAYOUT = "B,L,H*E"
@@ -49,6 +50,19 @@ def require(holds: bool, what: str) -> None:
     """Raises UnsupportedError, saying ``what`` is not computed, unless it holds."""
     if not holds:
         raise UnsupportedError(what)
+
+
+def hides_keys(workload: AttentionWorkload) -> bool:
+    """Whether some query may not see some key."""
+    w = workload
+    return bool(w.causal or w.window or w.ragged or w.mask)
+
+
+def require_room_for_mask(problem: Problem, name: str) -> None:
+    """Raises UnsupportedError where a mask of all queries and keys would be as large as that."""
+    rows, keys = problem.scores[2:]
+    small = not hides_keys(problem.workload) or rows * keys <= MOST_SCORES
+    require(small, f"{name} makes a mask of all pairs: not measured for {rows} x {keys} of them")
 
 
 def require_room_for_scores(problem: Problem, name: str) -> None:

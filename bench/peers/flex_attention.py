@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
-from bench.peers.contract import Prepared
+from bench.peers.contract import Prepared, require_room_for_mask
 from bench.peers.torch_tensors import array_of, tensor_of
 from bench.problem import Problem
 from tvm_attention.errors import UnsupportedError
@@ -29,6 +29,7 @@ def prepare(problem: Problem, threads: int) -> Prepared:
     import torch
     from torch.nn.attention.flex_attention import flex_attention
 
+    require_room_for_mask(problem, "FlexAttention")
     torch.set_num_threads(threads)
     torch._dynamo.reset()  # its cache of one function has few places
     compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=False)
@@ -64,14 +65,10 @@ def _score_modifier(problem: Problem) -> Modifier | None:
 
 
 def _block_mask(problem: Problem) -> Any:
-    """From the same places as every other peer's mask."""
-    from dataclasses import replace
-
+    """None where no place hides anything."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    others = {n: x for n, x in problem.options.items() if n != "mask"}
-    seen = replace(problem, options=others).mask()
-    if seen is None:
+    if all(problem.options.get(n) is None for n in ("causal", "window", "kv_lengths")):
         return None
     by_place = _by_place(problem)
     batch = problem.workload.batch if problem.workload.ragged else None

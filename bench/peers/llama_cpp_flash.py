@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.peers.contract import Prepared
+from bench.peers.contract import Prepared, require_room_for_mask
 from bench.problem import Numbers, Problem, additive, aligned
 from tvm_attention.interleaved import Contender
 from tvm_attention.workload import default_scale
@@ -69,6 +69,7 @@ class _Graph:
 def prepare(problem: Problem, threads: int) -> Prepared:
     """Queries are float32, as everywhere in llama.cpp; int8 keys and values are stored as its q8_0, which
     has a scale for 32 numbers. Whatever hides keys is one float16 mask, its only form."""
+    require_room_for_mask(problem, "llama.cpp")
     w = problem.workload
     kind = STORED[w.kv_dtype or w.dtype]
     inputs = [

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.peers.contract import ROWS_LAYOUT, Prepared, require
+from bench.peers.contract import ROWS_LAYOUT, Prepared, hides_keys, require, require_room_for_scores
 from bench.peers.onnx_nodes import Operator, grouped_query, multi_head
 from bench.problem import Numbers, Problem, heads_of_rows
 from tvm_attention.errors import UnsupportedError
@@ -24,6 +24,8 @@ def prepare(problem: Problem, threads: int) -> Prepared:
     require(w.dtype == "float32", f"onnxruntime: MultiHeadAttention has no {w.dtype} on CPUs")
     unequal = w.causal is not None and w.query_length != w.key_length
     require(not unequal, "onnxruntime: causal is measured for equal lengths only")
+    if hides_keys(w):  # it has a fused kernel without
+        require_room_for_scores(problem, "onnxruntime, where a mask or causal is,")
     return _prepared("onnxruntime", problem, multi_head(problem), threads)
 
 
@@ -41,6 +43,7 @@ def prepare_grouped(problem: Problem, threads: int) -> Prepared:
     require(w.mask is None, "onnxruntime: GroupQueryAttention is measured without masks only")
     causal = w.causal is not None and w.query_length == w.key_length and not w.ragged
     require(causal or w.query_length == 1, "onnxruntime: GroupQueryAttention is causal")
+    require_room_for_scores(problem, "onnxruntime's GroupQueryAttention")
     return _prepared("onnxruntime-gqa", problem, grouped_query(problem), threads)
 
 

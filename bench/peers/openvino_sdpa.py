@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.peers.contract import Prepared, require
+from bench.peers.contract import Prepared, hides_keys, require
 from bench.problem import Numbers, Problem, aligned
 from tvm_attention.errors import UnsupportedError
 from tvm_attention.interleaved import Contender
@@ -18,21 +18,21 @@ def prepare(problem: Problem, threads: int) -> Prepared:
     """The operator wants as many key as query heads; where several query heads share keys and no
     row hides any, they are passed as rows of one head, which needs no copy."""
     w = problem.workload
-    hides = problem.mask() is not None
-    require(not (hides and w.group > 1), "openvino: the operator has no grouped heads; rows differ")
+    require(
+        not (hides_keys(w) and w.group > 1),
+        "openvino: the operator has no grouped heads; rows differ",
+    )
     shared_rows = w.group * w.query_length
     query = problem.query.reshape(w.batch, -1, shared_rows, w.head_dim)
-    alone = w.causal is not None and w.query_length == w.key_length
-    mask = problem.mask(natively={"causal"} if alone else ())
+    others = w.window or w.mask or w.ragged
+    alone = w.causal is not None and w.query_length == w.key_length and not others
     arrays = [query, problem.key, problem.value]
-    if mask is not None:
-        # A mask of its own beside causal would not be read: all of it is in the mask then.
-        whole = problem.mask()
-        assert whole is not None
-        arrays.append(_copied(whole))
+    # A mask of its own beside causal would not be read: all of it is in the mask then.
+    if not alone and (mask := problem.mask()) is not None:
+        arrays.append(np.ascontiguousarray(mask))
     result = aligned((*query.shape[:3], problem.value.shape[3]), query.dtype)
     try:
-        request = _request(arrays, result, w.dtype, alone and mask is None, threads)
+        request = _request(arrays, result, w.dtype, alone, threads)
     except RuntimeError as error:
         raise UnsupportedError(f"openvino: {str(error).splitlines()[0]}") from error
 
@@ -78,8 +78,3 @@ def _tensor(array: Numbers) -> Any:
     if array.dtype.kind != "V":
         return Tensor(array, shared_memory=True)
     return Tensor(array.view(np.int16), list(array.shape), Type.bf16)
-
-
-def _copied(array: Numbers) -> Numbers:
-    """Contiguous: a broadcast mask may not be."""
-    return np.ascontiguousarray(array)
