@@ -48,7 +48,8 @@ def _title(search: Search) -> str:
     if search.workload is None:
         return f"a search of an earlier version, {search.path.name}"
     shape, name = shape_text(search.workload), _NAMES.get(search.workload)
-    return f"{f'{name}: ' if name else ''}{shape}"
+    dtype = " float32" if search.workload.dtype == "float32" else ""  # others are in the text
+    return f"{f'{name}: ' if name else ''}{shape}{dtype}"
 
 
 def _caption(search: Search) -> str:
