@@ -18,8 +18,9 @@ from tvm_attention.work import flops, kv_bytes
 from tvm_attention.workload import AttentionWorkload
 
 LEAST_ROUNDS = 5
-# Five rounds have everyone: a peer this much slower than ours is not waited for.
-MOST_SECONDS, MOST_TIMES_OURS = 0.5, 25.0
+# Five rounds have everyone: a peer is not waited for whose call takes longer than half a second and so many
+# times as long as ours, or longer than the last of these and twice as long as ours.
+PATIENT_SECONDS, MOST_TIMES_OURS, MOST_SECONDS = 0.5, 25.0, 4.0
 
 
 def measure(
@@ -66,7 +67,8 @@ def measure(
 
 def _too_slow(contenders: Mapping[str, Contender]) -> dict[str, str]:
     """Peers that would take most of the time there is, with one call's seconds."""
-    limit = max(MOST_SECONDS, MOST_TIMES_OURS * _seconds(contenders[OURS].call, 0.0))
+    own = _seconds(contenders[OURS].call, 0.0)
+    limit = max(PATIENT_SECONDS, min(MOST_TIMES_OURS * own, MOST_SECONDS), 2 * own)
     found = {n: _seconds(c.call, limit) for n, c in contenders.items() if n not in (OURS, FLOAT32)}
     return {n: f"slow: {s:.3g} s a call" for n, s in found.items() if s > limit}
 
@@ -74,7 +76,7 @@ def _too_slow(contenders: Mapping[str, Contender]) -> dict[str, str]:
 def _seconds(call: Callable[[], object], limit: float) -> float:
     """Of a call that is not the first one: its results have been checked. What takes longer than the limit
     is asked twice, as the machine may have been busy."""
-    seconds = []
+    seconds: list[float] = []
     while len(seconds) < 2 and (not seconds or seconds[0] > limit):
         start = time.perf_counter()
         call()

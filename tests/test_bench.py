@@ -254,7 +254,7 @@ def test_a_slow_peer_is_not_waited_for(monkeypatch):
         return replace(prepared, contender=Contender("slow", lambda: time.sleep(0.02)))
 
     calls = []
-    monkeypatch.setattr("bench.measure.MOST_SECONDS", 0.01)
+    monkeypatch.setattr("bench.measure.PATIENT_SECONDS", 0.01)
     peers = {"slow": Peer("slow", (), slow)}
     entry = measure("tiny", TINY, peers, _StandInRoofline(), 1, 0.05, _entrant(name=OURS))
     assert calls
