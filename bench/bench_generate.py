@@ -23,16 +23,14 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 import tvm_attention.torch
 from bench import machine, results
 from bench.command import PROGRAM
+from bench.model_calls import OURS, SDPA, side_by_side
 from tvm_attention.commands.arguments import OneLineParser, positive, whole_number
 from tvm_attention.commands.bar import stepped
 from tvm_attention.commands.ending import BAD_ARGUMENTS, FAILED, OK, ended
 from tvm_attention.commands.output import console
 from tvm_attention.errors import InvalidValueError
-from tvm_attention.interleaved import Contender, interleave
 
-OURS, SDPA = "tvm_attention", "sdpa"
 HEAD_DIM, GROUP, VOCABULARY = 64, 4, 2048
-ALLOWED = 1e-3  # of the logits' range, between two float32 models
 Models = dict[str, Any]
 Phase = Callable[[Any, Any, int], Callable[[], object]]
 
@@ -135,22 +133,8 @@ def _measured(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _row(phase: str, context: int, calls: dict[str, Any], seconds: float) -> dict[str, Any]:
-    ours, sdpa = (calls[name]() for name in (OURS, SDPA))
-    difference = float((ours - sdpa).abs().max()) / max(float(sdpa.max() - sdpa.min()), 1e-30)
-    if not difference <= ALLOWED:
-        raise InvalidValueError(
-            f"{phase} of {context}: expected the results of both within {ALLOWED} of their range, "
-            f"got {difference:.3g}"
-        )
-    rounds = interleave([Contender(n, call) for n, call in calls.items()], seconds, least=5)
-    return {
-        "phase": phase,
-        "context": context,
-        "seconds": rounds.time(OURS).to_dict(),
-        "sdpa": rounds.time(SDPA).to_dict(),
-        "ratio": rounds.ratio(SDPA, OURS).to_dict(),
-        "difference": difference,
-    }
+    found = side_by_side(f"{phase} of {context}", calls, seconds)
+    return {"phase": phase, "context": context, **found}
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import tvm_attention
 from bench import machine, results
 from bench.measure import measure
-from bench.mixed import TORCH, measure_mixed
+from bench.mixed import TORCH, is_plain, measure_mixed
 from bench.peers import PEERS, absence
 from bench.report import print_report
 from bench.results import Result, WorkloadResult
@@ -58,6 +58,11 @@ def run(options: argparse.Namespace) -> Result:
     for workload in workloads.values():
         require_memory(workload)
     names, absent = chosen_peers([TORCH] if options.mixed else options.peers.split(","))
+    if options.mixed and not all(map(is_plain, workloads.values())):
+        raise InvalidValueError(
+            f"--mixed: expected workloads in float32 with no option but causal, got suite "
+            f"{options.suite}; take core"
+        )
     if options.mixed and absent:
         raise InvalidValueError(f"--mixed needs torch, got {absent[TORCH]}")
     _set_threads(options.threads, with_torch=TORCH in names)
@@ -78,6 +83,7 @@ def run(options: argparse.Namespace) -> Result:
         absent=absent,
         workloads=measured,
         summary=results.summarise(measured),
+        by_kind=results.by_kind(measured),
     )
 
 

@@ -10,11 +10,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import results
+from bench import plots, results, studies
 from bench.report import markdown as table
 from bench.results import OURS, Result
 
 ALONE, MIXED = ("core-torch", "core-onnxruntime"), "core-mixed"
+# Shown where they have been measured.
+SUITES = {
+    "core": "Every peer, suite core",
+    "core-1-thread": "One thread",
+    "decode": "Decoding",
+    "masked": "Masks",
+    "lowprec": "16 bits",
+    "long": "Long sequences",
+}
 OTHERS = {"options": "cases", "core-low-precision": "workloads"}
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -24,9 +33,14 @@ _ROLE = re.compile(r":(?:func|class|meth|attr|mod):(?=<code>)")
 
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Puts a file of the repository where a line is {{ file NAME }}, the table of NAME.json where it is
-    {{ results NAME }}, and what a peer computed faster where it is {{ losses }}."""
+    {{ results NAME }}, its pictures for {{ pictures NAME }}, all suites that were measured for
+    {{ suites }}, a study's picture and tables for {{ study NAME }}, and what a peer computed faster for
+    {{ losses }}."""
     markdown = re.sub(r"^{{ file (\S+) }}$", lambda m: _file(m[1]), markdown, flags=re.M)
     text = re.sub(r"^{{ results (\S+) }}$", lambda m: table(_read(m[1])), markdown, flags=re.M)
+    text = re.sub(r"^{{ pictures (\S+) }}$", lambda m: pictures(m[1]), text, flags=re.M)
+    text = re.sub(r"^{{ suites }}$", lambda _: suites(), text, flags=re.M)
+    text = re.sub(r"^{{ study (\S+) }}$", lambda m: study(m[1]), text, flags=re.M)
     return re.sub(r"^{{ losses }}$", lambda _: losses(), text, flags=re.M)
 
 
@@ -35,9 +49,41 @@ def on_page_content(html: str, **_: object) -> str:
     return _ROLE.sub("", html)
 
 
+def suites() -> str:
+    """A section with pictures and the table of each suite that there are results of."""
+    return "\n".join(
+        f"### {heading}\n\n{pictures(name)}\n\n{table(_read(name))}"
+        for name, heading in SUITES.items()
+        if _path(name).is_file()
+    )
+
+
+def study(name: str) -> str:
+    """Nothing where there is no result of it."""
+    if not _path(name).is_file():
+        return ""
+    table_of, picture_of = studies.STUDIES[name]
+    found = json.loads(_path(name).read_text(encoding="utf-8"))
+    return f"{_picture(picture_of(found))}\n\n{table_of(found)}"
+
+
+def pictures(name: str) -> str:
+    """Those of a result, drawn now."""
+    drawn = (picture.svg(name) for picture in plots.pictures(_read(name)))
+    return "\n\n".join(map(_picture, drawn))
+
+
+def _picture(svg: str) -> str:
+    """As wide as the page at most, and without blank lines, which end a block of HTML in Markdown."""
+    fitted = re.sub(r"\n\s*\n", "\n", svg).replace("<svg", "<svg style='max-width:100%'", 1)
+    return f"<div class='picture'>{fitted}</div>"
+
+
 def losses() -> str:
     """A Markdown list of what a peer computed faster, with the peer's time over ours."""
-    alone = [f"{line}, alone" for name in ALONE for line in _losses(name)]
+    names = dict.fromkeys((*ALONE, *SUITES))
+    measured = [n for n in names if _path(n).is_file()]
+    alone = list(dict.fromkeys(f"{x}, alone" for name in measured for x in _losses(name)))
     mixed = [f"{line}, in a torch program" for line in _losses(MIXED)]
     others = [line for name, rows in OTHERS.items() for line in _losses_to_torch(name, rows)]
     lines = [f"- {line}" for line in (*alone, *mixed, *others)]
@@ -61,11 +107,17 @@ def _losses(name: str) -> Iterator[str]:
 
 def _losses_to_torch(name: str, rows: str) -> Iterator[str]:
     """Of the results that have a form of their own."""
-    for row in json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))[rows]:
+    if not _path(name).is_file():
+        return
+    for row in json.loads(_path(name).read_text(encoding="utf-8"))[rows]:
         if (ratio := row.get("torch")) and ratio["median"] < 1:
             what = row.get("case") or f"{row['workload']} ({row['shape']}) in {row['dtype']}"
             yield f"{what}: torch, {ratio['median']:.2f}"
 
 
+def _path(name: str) -> Path:
+    return RESULTS / f"{name}.json"
+
+
 def _read(name: str) -> Result:
-    return results.read(RESULTS / f"{name}.json")
+    return results.read(_path(name))

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from bench.checking import Admitted, Checked, Prepare, admit
 from bench.peers import ours
-from bench.peers.contract import Peer, Prepared
+from bench.peers.contract import Peer
 from bench.problem import Problem
-from bench.results import OURS, Ceilings, Measured, Spread, WorkloadResult
+from bench.results import FLOAT32, OURS, Ceilings, Measured, Spread, WorkloadResult, best_peer
 from bench.roofline import FMA_PEAK, READ_PEAK, Ceiling, Roofline
-from tvm_attention import accuracy
-from tvm_attention.accuracy import Accuracy
-from tvm_attention.errors import UnsupportedError
-from tvm_attention.interleaved import Quartiles, Rounds, interleave
+from tvm_attention.interleaved import Contender, Quartiles, Rounds, interleave
 from tvm_attention.suites import shape_text
 from tvm_attention.work import flops, kv_bytes
 from tvm_attention.workload import AttentionWorkload
 
-# Peers promise no bound; beyond this many roundings of the values' range it is another answer.
-PEER_ROUNDINGS = 100.0
 LEAST_ROUNDS = 5
-
-Prepare = Callable[[Problem, int], Prepared]
+# Five rounds have everyone: a peer is not waited for whose call takes longer than half a second and so many
+# times as long as ours, or longer than the last of these and twice as long as ours.
+PATIENT_SECONDS, MOST_TIMES_OURS, MOST_SECONDS = 0.5, 25.0, 4.0
 
 
 def measure(
@@ -36,54 +34,54 @@ def measure(
 ) -> WorkloadResult:
     """Times take about ``seconds``, more if five rounds take longer."""
     problem = Problem.of(workload)
+    half = workload.dtype != "float32"
     entrants = {OURS: prepare_ours} | {n: p.prepare for n, p in peers.items()}
-    prepared, accuracies, refused = admit(problem, entrants, threads)
-    contenders = {n: replace(p.contender, name=n) for n, p in prepared.items()}
+    if half:
+        entrants[FLOAT32] = ours.prepare_float32
+    admitted = admit(problem, entrants, threads)
+    contenders = {n: replace(p.contender, name=n) for n, p in admitted.prepared.items()}
+    slow = _too_slow(contenders) if OURS in contenders else {}
+    timed = [c for n, c in contenders.items() if n not in slow]
     ceiling = _ceiling(problem, roofline)
-    everyone = [*contenders.values(), ceiling.contender]
-    rounds = interleave(everyone, seconds, least=LEAST_ROUNDS)
-    if OURS in prepared:
-        measured = {n: _measured(n, rounds, accuracies[n], prepared[n].layout) for n in prepared}
+    rounds = interleave([*timed, ceiling.contender], seconds, least=LEAST_ROUNDS)
+    if OURS in contenders:
+        measured = _everyone([c.name for c in timed if c.name != FLOAT32], rounds, admitted)
         ceilings = _reached(workload, ceiling, rounds)
     else:
         measured, ceilings = {}, None
-    return WorkloadResult(
+    result = WorkloadResult(
         name=name,
         shape=shape_text(workload),
         workload=workload.to_dict(),
-        source=prepared[OURS].source if OURS in prepared else "",
+        source=admitted.prepared[OURS].source if OURS in contenders else "",
         measured=measured,
-        refused=refused,
+        refused={**admitted.refused, **slow},
         ceilings=ceilings,
     )
+    if measured and FLOAT32 in contenders:
+        result["float32"] = spread(rounds.ratio(FLOAT32, OURS))
+    if (best := best_peer(result)) is not None:
+        result["best_peer"] = best
+    return result
 
 
-def admit(
-    problem: Problem, entrants: Mapping[str, Prepare], threads: int
-) -> tuple[dict[str, Prepared], dict[str, Accuracy], dict[str, str]]:
-    """Those who compute the problem right, how accurate they are, and why others are refused."""
-    prepared: dict[str, Prepared] = {}
-    accuracies: dict[str, Accuracy] = {}
-    refused: dict[str, str] = {}
-    for name, prepare in entrants.items():
-        try:
-            entrant = prepare(problem, threads)
-        except UnsupportedError as error:
-            refused[name] = f"not supported: {error}"
-            continue
-        found = worst_accuracy(problem, entrant)
-        if found.holds or (name != OURS and found.roundings <= PEER_ROUNDINGS):
-            prepared[name], accuracies[name] = entrant, found
-        else:
-            refused[name] = f"wrong: error {found.max_error:.3g}, {found.roundings:.3g} roundings"
-    return prepared, accuracies, refused
+def _too_slow(contenders: Mapping[str, Contender]) -> dict[str, str]:
+    """Peers that would take most of the time there is, with one call's seconds."""
+    own = _seconds(contenders[OURS].call, 0.0)
+    limit = max(PATIENT_SECONDS, min(MOST_TIMES_OURS * own, MOST_SECONDS), 2 * own)
+    found = {n: _seconds(c.call, limit) for n, c in contenders.items() if n not in (OURS, FLOAT32)}
+    return {n: f"slow: {s:.3g} s a call" for n, s in found.items() if s > limit}
 
 
-def worst_accuracy(problem: Problem, entrant: Prepared) -> Accuracy:
-    """Of all results an entrant gives; a NaN is the worst."""
-    inputs = (problem.query, problem.key, problem.value)
-    found = [accuracy.compare(r, *inputs, problem.workload) for r in entrant.results()]
-    return max(found, key=lambda a: (a.max_error != a.max_error, a.max_error))
+def _seconds(call: Callable[[], object], limit: float) -> float:
+    """Of a call that is not the first one: its results have been checked. What takes longer than the limit
+    is asked twice, as the machine may have been busy."""
+    seconds: list[float] = []
+    while len(seconds) < 2 and (not seconds or seconds[0] > limit):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
 
 
 def _ceiling(problem: Problem, roofline: Roofline) -> Ceiling:
@@ -105,13 +103,20 @@ def _reached(workload: AttentionWorkload, ceiling: Ceiling, rounds: Rounds) -> C
     )
 
 
-def _measured(name: str, rounds: Rounds, accuracy: Accuracy, layout: str) -> Measured:
+def _everyone(names: Sequence[str], rounds: Rounds, admitted: Admitted) -> dict[str, Measured]:
+    layouts = {n: p.layout for n, p in admitted.prepared.items()}
+    return {n: measured(n, rounds, admitted.checked[n], layouts[n]) for n in names}
+
+
+def measured(name: str, rounds: Rounds, checked: Checked, layout: str) -> Measured:
+    """As JSON."""
     return Measured(
         seconds=spread(rounds.time(name)),
         ratio=spread(rounds.ratio(name, OURS)),
         rounds=len(rounds.seconds[name]),
-        max_error=accuracy.max_error,
-        roundings=accuracy.roundings,
+        max_error=checked.accuracy.max_error,
+        roundings=checked.roundings,
+        precision=checked.precision,
         layout=layout,
     )
 

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from bench.measure import LEAST_ROUNDS, PEER_ROUNDINGS, spread
+from bench.checking import Checked
+from bench.measure import LEAST_ROUNDS, measured
 from bench.peers.contract import HEADS_LAYOUT
+from bench.peers.torch_tensors import tensor_of
 from bench.problem import Problem
 from bench.results import OURS, Measured, WorkloadResult
 from tvm_attention.accuracy import FLOAT32_ROUNDINGS, ROUNDING, Accuracy
@@ -49,6 +51,13 @@ class Program:
             return self.second(result.transpose(1, 2).reshape(batch, length, -1))
 
 
+def is_plain(workload: AttentionWorkload) -> bool:
+    """Whether the program can have such attention."""
+    w = workload
+    options = (w.mask, w.window, w.ragged, w.paged, w.kv_dtype, w.softcap, w.alibi, w.sinks)
+    return w.dtype == "float32" and not any(options)
+
+
 def measure_mixed(
     name: str,
     workload: AttentionWorkload,
@@ -62,28 +71,20 @@ def measure_mixed(
     attentions = {OURS: attention, TORCH: scaled_dot_product_attention}
     programs = _programs(Problem.of(workload), attentions)
     found = _difference(programs[OURS](), programs[TORCH]())
-    measured: dict[str, Measured] = {}
+    figures: dict[str, Measured] = {}
     refused: dict[str, str] = {}
-    if found.roundings <= PEER_ROUNDINGS:
+    if found.holds(ours=False):
         everyone = [Contender(n, p) for n, p in programs.items()]
         rounds = interleave(everyone, seconds, least=LEAST_ROUNDS)
-        for n in programs:
-            measured[n] = Measured(
-                seconds=spread(rounds.time(n)),
-                ratio=spread(rounds.ratio(n, OURS)),
-                rounds=len(rounds.seconds[n]),
-                max_error=found.max_error,
-                roundings=found.roundings,
-                layout=HEADS_LAYOUT,
-            )
+        figures = {n: measured(n, rounds, found, HEADS_LAYOUT) for n in programs}
     else:
-        refused[OURS] = f"wrong: differs from torch's by {found.max_error:.3g}"
+        refused[OURS] = f"wrong: differs from torch's by {found.accuracy.max_error:.3g}"
     return WorkloadResult(
         name=name,
         shape=shape_text(workload),
         workload=workload.to_dict(),
         source=source,
-        measured=measured,
+        measured=figures,
         refused=refused,
         ceilings=None,
     )
@@ -98,7 +99,7 @@ def _programs(problem: Problem, attentions: dict[str, Attention]) -> dict[str, P
     first = torch.nn.Linear(width, width)
     second = torch.nn.Linear(w.query_heads * (w.value_dim or w.head_dim), width)
     rows = torch.randn(w.batch, w.query_length, width)
-    key, value = torch.from_numpy(problem.key), torch.from_numpy(problem.value)
+    key, value = tensor_of(problem.key), tensor_of(problem.value)
     options = {"is_causal": w.causal is not None, "enable_gqa": w.group > 1}
     return {
         name: Program(first, second, rows, key, value, options, attention)
@@ -106,11 +107,13 @@ def _programs(problem: Problem, attentions: dict[str, Attention]) -> dict[str, P
     }
 
 
-def _difference(ours: Any, torchs: Any) -> Accuracy:
-    """Of the two programs' results (B, L, H*E), against the range of torch's."""
+def _difference(ours: Any, torchs: Any) -> Checked:
+    """Of the two programs' results (B, L, H*E), against the largest of torch's."""
     mine, other = (x.numpy().astype(np.float64) for x in (ours, torchs))
-    return Accuracy(
+    found = Accuracy(
         max_error=float(np.max(np.abs(mine - other))),
         allowed=FLOAT32_ROUNDINGS * ROUNDING * float(np.ptp(other)),
         rows=int(np.prod(mine.shape[:2])),
+        largest=float(np.max(np.abs(other))),
     )
+    return Checked(found, "float32")

@@ -7,8 +7,18 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from bench.results import OURS, Measured, Result, WorkloadResult, best_peer
+from bench.results import (
+    BEST_PEER,
+    OURS,
+    Comparison,
+    Measured,
+    Result,
+    WorkloadResult,
+    best_peer,
+    kind_of,
+)
 
+MOST_PEERS = 4  # of more, the first and each workload's fastest are shown
 SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 NOTE = (
     "A peer's figure is its time over ours, median of rounds (interquartile range): above 1, ours "
@@ -56,12 +66,20 @@ def markdown(result: Result) -> str:
 
 def headings(result: Result) -> list[str]:
     """The columns of :func:`rows`."""
-    return ["workload", "ours ms", *peers(result), "of the machine"]
+    best = ["best peer"] if len(peers(result)) > 1 else []
+    float32 = ["ours in float32"] if _in_16_bits(result) else []
+    return ["workload", "ours ms", *shown_peers(result), *best, *float32, "of the machine"]
 
 
 def rows(result: Result) -> list[list[Cell]]:
-    """One a workload: our median, each peer's time over ours, our share of the machine's best."""
-    return [_row(workload, peers(result)) for workload in result["workloads"]]
+    """One a workload: our median, peers' times over ours, our share of the machine's best."""
+    return [_row(workload, result) for workload in result["workloads"]]
+
+
+def shown_peers(result: Result) -> list[str]:
+    """Those with a column of their own."""
+    found = peers(result)
+    return found if len(found) <= MOST_PEERS else found[:1]
 
 
 def peers(result: Result) -> list[str]:
@@ -72,24 +90,33 @@ def peers(result: Result) -> list[str]:
 
 def summary_lines(result: Result) -> list[str]:
     """Geometric means, workloads we lose, absent peers, and what was refused and why."""
-    lines = []
-    for name, comparison in result["summary"].items():
-        lost = comparison["under_one"]
-        lines.append(
-            f"{name} / ours: geometric mean {comparison['geometric_mean']:.2f} over "
-            f"{comparison['workloads']} workloads, {len(lost)} under 1.0"
-            + (f": {', '.join(lost)}" if lost else "")
-        )
+    lines = [_comparison_line(name, found) for name, found in result["summary"].items()]
+    for kind, summary in result.get("by_kind", {}).items():
+        shown = dict.fromkeys([*list(summary)[:1], BEST_PEER])
+        lines += [f"{kind}: {_comparison_line(n, summary[n])}" for n in shown if n in summary]
     lines += [f"{name}: absent, {reason}" for name, reason in result["absent"].items()]
+    reasons: dict[tuple[str, str], list[str]] = {}
     for workload in result["workloads"]:
-        lines += [f"{workload['name']}: {n} {why}" for n, why in workload["refused"].items()]
-    return lines
+        for name, why in workload["refused"].items():
+            reasons.setdefault((name, why), []).append(workload["name"])
+    return lines + [f"{name} {why} ({', '.join(on)})" for (name, why), on in reasons.items()]
+
+
+def _comparison_line(name: str, comparison: Comparison) -> str:
+    lost = comparison["under_one"]
+    return (
+        f"{name} / ours: geometric mean {comparison['geometric_mean']:.2f} over "
+        f"{comparison['workloads']} workloads, {len(lost)} under 1.0"
+        + (f": {', '.join(lost)}" if lost else "")
+    )
 
 
 def title(result: Result) -> str:
     """What was measured, in one line."""
     what = {"attention": "attention alone", "mixed": "Linear, attention, Linear"}[result["mode"]]
-    return f"Suite {result['suite']}, {what}, float32, {result['threads']} threads"
+    kinds = dict.fromkeys(map(kind_of, result["workloads"])) or {"float32": None}
+    threads = f"{result['threads']} thread{'s' if result['threads'] > 1 else ''}"
+    return f"Suite {result['suite']}, {what}, {', '.join(kinds)}, {threads}"
 
 
 def machine_text(result: Result) -> str:
@@ -105,17 +132,32 @@ def machine_text(result: Result) -> str:
     )
 
 
-def _row(workload: WorkloadResult, shown: list[str]) -> list[Cell]:
+def _row(workload: WorkloadResult, result: Result) -> list[Cell]:
     measured, best = workload["measured"], best_peer(workload)
     ours = f"{measured[OURS]['seconds']['median'] * 1e3:.3g}" if OURS in measured else "wrong"
     cells = [Cell(workload["name"], workload["shape"]), Cell(ours)]
-    for name in shown:
+    for name in shown_peers(result):
         if name in measured:
             cells.append(_ratio_cell(measured[name], bold=name == best))
         else:
             wrong = workload["refused"].get(name, "").startswith("wrong")
             cells.append(Cell("wrong" if wrong else "-"))
+    if len(peers(result)) > 1:
+        cells.append(Cell("-") if best is None else _best_cell(best, measured[best]))
+    if _in_16_bits(result):
+        float32 = workload.get("float32")
+        cells.append(Cell("-") if float32 is None else Cell(f"{float32['median']:.2f}"))
     return [*cells, _share(workload)]
+
+
+def _in_16_bits(result: Result) -> bool:
+    """Whether there are workloads of ours that float32 was timed beside."""
+    return any("float32" in w for w in result["workloads"])
+
+
+def _best_cell(name: str, measured: Measured) -> Cell:
+    ratio = measured["ratio"]["median"]
+    return Cell(f"{ratio:.2f}", name)
 
 
 def _ratio_cell(measured: Measured, bold: bool) -> Cell:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from tvm_attention.errors import InvalidValueError
 
 SCHEMA = 1
 OURS = "ours"
+FLOAT32 = "ours in float32"  # beside workloads of 16 bits, and no peer
 BEST_PEER = "best peer"
 
 
@@ -31,7 +33,8 @@ class Measured(TypedDict):
     ratio: Spread
     rounds: int
     max_error: float
-    roundings: float
+    roundings: float  # of ``precision``, of the largest result
+    precision: str
     layout: str
 
 
@@ -45,8 +48,13 @@ class Ceilings(TypedDict):
     fraction: float
 
 
-class WorkloadResult(TypedDict):
-    """``refused`` says why a peer has no figure: not supported, or a wrong answer."""
+class _Beside(TypedDict, total=False):
+    best_peer: str
+    float32: Spread  # of 16 bits: time of ours in float32 over ours
+
+
+class WorkloadResult(_Beside):
+    """``refused`` says why a peer has no figure: not supported, a wrong answer, or too slow."""
 
     name: str
     shape: str
@@ -65,7 +73,11 @@ class Comparison(TypedDict):
     under_one: list[str]
 
 
-class Result(TypedDict):
+class _Parts(TypedDict, total=False):
+    by_kind: dict[str, dict[str, Comparison]]  # summaries by dtype, where there are several
+
+
+class Result(_Parts):
     """``mode`` is "attention" (calls alone) or "mixed" (Linear, attention, Linear)."""
 
     schema: int
@@ -94,6 +106,20 @@ def summarise(workloads: Sequence[WorkloadResult]) -> dict[str, Comparison]:
     if len(peers) > 1:
         ratios[BEST_PEER] = best
     return {name: _comparison(values) for name, values in ratios.items()}
+
+
+def by_kind(workloads: Sequence[WorkloadResult]) -> dict[str, dict[str, Comparison]]:
+    """The summary of each dtype's workloads; empty if all are of one."""
+    kinds = dict.fromkeys(map(kind_of, workloads))
+    if len(kinds) < 2:
+        return {}
+    return {k: summarise([w for w in workloads if kind_of(w) == k]) for k in kinds}
+
+
+def kind_of(workload: WorkloadResult) -> str:
+    """The dtype that a workload's keys are stored in."""
+    fields = workload["workload"]
+    return str(fields.get("kv_dtype") or fields["dtype"])
 
 
 def best_peer(workload: WorkloadResult) -> str | None:
@@ -154,6 +180,11 @@ def read(path: Path) -> Result:
     if missing:
         raise InvalidValueError(f"{path}: expected the fields {', '.join(missing)}, got none")
     return cast(Result, content)
+
+
+def digest_of(parts: Sequence[Any]) -> str:
+    """A short digest of plain data."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _ratio(workload: WorkloadResult, name: str) -> float:

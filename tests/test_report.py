@@ -81,7 +81,8 @@ def test_a_page_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
             journal.add(_trial(1e-3 * (1 + (n + number) % 4), block=n % 4, other=n % 2))
         journal.add(_trial(None))
         journal.end("all trials used")
-    files = sorted(RESULTS.glob("core-*.json"))
+    files = [*RESULTS.glob("core-*.json"), RESULTS / "options.json"]
+    files = sorted(f for f in files if f.stem != "core-low-precision")
     page = _write("--results", *map(str, files))
     for expected in (
         host.model or host.micro_architecture, host.name, "exact machine", "GFLOP/s", "decode-8192-gqa4",
@@ -96,7 +97,7 @@ def test_a_page_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
     read = f"{len(files) - 1} files of results"
     assert captured.out.startswith(f"r.html: 23 workloads, {read}, 2 searches; ")
     assert captured.err.count("left out") == 1
-    assert "core-low-precision.json: expected a result of bench_attention.py" in captured.err
+    assert "options.json: expected a result of bench_attention.py" in captured.err
 
 
 def test_the_page_loads_nothing() -> None:

@@ -46,10 +46,30 @@ def test_shape_text_shows_a_value_dim_and_a_causal_kind_that_differ():
     assert shape_text(workload) == "1x4x2x9x64/32 causal (bottom right)"
 
 
+def test_shape_text_tells_workloads_of_a_suite_apart():
+    for name, workloads in SUITES.items():
+        assert len(set(map(shape_text, workloads.values()))) == len(workloads), name
+    masked = suite("masked")
+    assert shape_text(masked["padding-b8-128"]) == "8x12x128x128x64 bool mask a key"
+    assert shape_text(suite("decode")["decode-512-gqa1-int8"]) == "1x32x1x512x128 int8 keys"
+
+
+def test_suites_cover_what_they_are_for():
+    decode, masked, long = (suite(n).values() for n in ("decode", "masked", "long"))
+    assert {w.query_length for w in decode} == {1}
+    assert {min(w.key_length for w in decode), max(w.key_length for w in decode)} == {1, 32768}
+    assert {w.group for w in decode} == {1, 4, 8}
+    assert {w.kv_dtype or w.dtype for w in decode} == {"float32", "bfloat16", "int8"}
+    assert {w.mask for w in masked} == {None, "bool", "float32"}
+    assert any(w.mask_per_key for w in masked)
+    assert any(w.window for w in masked)
+    assert any(w.ragged for w in masked)
+    assert {w.key_length for w in long} == {2048, 4096, 8192, 16384, 32768}
+    assert len(suite("lowprec")) == 2 * len(suite("core"))
+
+
 def test_an_unknown_suite_is_refused_with_the_known_ones():
-    with pytest.raises(
-        InvalidValueError, match=r"expected one of demo, core, shipping, got 'cores'"
-    ):
+    with pytest.raises(InvalidValueError, match=r"expected one of demo, core, .*, got 'cores'"):
         suite("cores")
 
 

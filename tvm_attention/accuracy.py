@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +18,24 @@ from tvm_attention.workload import AttentionWorkload
 FLOAT32_ROUNDINGS = 4.0
 ROUNDING = 2.0**-24
 # Half the distance from one to the next number: results are rounded to the dtype of the call.
-_ROUNDINGS = {"float32": ROUNDING, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+ROUNDINGS = {"float32": ROUNDING, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 # Scores up to which every row is compared; above it a random subset, first and last row included.
 WHOLE_SCORES = 2_000_000
 SAMPLED_HEADS = 8
 SAMPLED_ROWS = 16
 
+Place: TypeAlias = tuple[int, int, NDArray[np.intp]]
+
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Largest absolute error found; ``allowed`` is 4 float32 roundings of the values' range."""
+    """Largest absolute error found; ``allowed`` is 4 roundings of the values' range, ``largest`` the
+    greatest magnitude that was expected."""
 
     max_error: float
     allowed: float
     rows: int  # query rows compared
+    largest: float
 
     @property
     def roundings(self) -> float:
@@ -62,18 +66,53 @@ def compare(
 
     Raises InvalidValueError when the result has another shape.
     """
-    weights = workload.output == "weights"
-    expected_shape = (*query.shape[:3], key.shape[2] if weights else value.shape[3])
-    if result.shape != expected_shape:
-        raise InvalidValueError(f"result: expected shape {expected_shape}, got {result.shape}")
-    error, rows = 0.0, 0
-    for place, expected in _expected(query, key, value, workload, options, seed):
-        error = _worse(error, result[place], (expected.weights if weights else expected.out)[0, 0])
-        rows += len(place[2])
-        if math.isnan(error):
-            break
-    spread = 1.0 if weights else float(np.ptp(value.astype(np.float32)))
-    return Accuracy(error, FLOAT32_ROUNDINGS * _ROUNDINGS[workload.dtype] * spread, rows)
+    return Expectation.of(query, key, value, workload, options=options, seed=seed).accuracy(result)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expectation:
+    """What the reference has for a call, to compare several results with: ``shape`` of a result,
+    ``spread`` of the values' range, and (batch, query head, rows) with the numbers expected there."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    spread: float
+    places: tuple[tuple[Place, NDArray[np.float64]], ...]
+
+    @classmethod
+    def of(
+        cls,
+        query: NDArray[np.floating],
+        key: NDArray[np.floating],
+        value: NDArray[np.floating],
+        workload: AttentionWorkload,
+        *,
+        options: Mapping[str, Any] | None = None,
+        seed: int = 0,
+    ) -> Expectation:
+        """Arguments as for :func:`compare`."""
+        weights = workload.output == "weights"
+        expected = _expected(query, key, value, workload, options, seed)
+        return cls(
+            shape=(*query.shape[:3], key.shape[2] if weights else value.shape[3]),
+            dtype=workload.dtype,
+            spread=1.0 if weights else float(np.ptp(value.astype(np.float32))),
+            places=tuple((p, (e.weights if weights else e.out)[0, 0]) for p, e in expected),
+        )
+
+    def accuracy(self, result: NDArray[np.floating]) -> Accuracy:
+        """Of a result; a NaN anywhere in it is an error of NaN. Raises InvalidValueError when it has
+        another shape."""
+        if result.shape != self.shape:
+            raise InvalidValueError(f"result: expected shape {self.shape}, got {result.shape}")
+        error, largest = 0.0, 0.0
+        for place, expected in self.places:
+            error = _worse(error, result[place], expected)
+            largest = max(largest, float(np.max(np.abs(expected), initial=0.0)))
+        if np.isnan(result).any():
+            error = math.nan
+        allowed = FLOAT32_ROUNDINGS * ROUNDINGS[self.dtype] * self.spread
+        return Accuracy(error, allowed, sum(len(p[2]) for p, _ in self.places), largest)
 
 
 def compare_lse(
@@ -96,7 +135,7 @@ def compare_lse(
         size = max(size, float(np.abs(sums).max(where=np.isfinite(sums), initial=0.0)))
         if math.isnan(error):
             break
-    return Accuracy(error, FLOAT32_ROUNDINGS * ROUNDING * size, rows)
+    return Accuracy(error, FLOAT32_ROUNDINGS * ROUNDING * size, rows, size)
 
 
 def _expected(
@@ -106,7 +145,7 @@ def _expected(
     workload: AttentionWorkload,
     options: Mapping[str, Any] | None,
     seed: int,
-) -> Iterator[tuple[tuple[int, int, NDArray[np.intp]], reference.Attended]]:
+) -> Iterator[tuple[Place, reference.Attended]]:
     """(batch, query head, rows) that are compared, and what the reference has there."""
     given = {"causal": workload.causal} if options is None else options
     for batch, head, chosen in _chosen_rows(workload, seed):
@@ -126,9 +165,7 @@ def _worse(error: float, got: NDArray[Any], expected: NDArray[np.float64]) -> fl
     return worst if math.isnan(worst) or worst > error else error
 
 
-def _chosen_rows(
-    workload: AttentionWorkload, seed: int
-) -> Iterator[tuple[int, int, NDArray[np.intp]]]:
+def _chosen_rows(workload: AttentionWorkload, seed: int) -> Iterator[Place]:
     w = workload
     pairs = w.batch * w.query_heads
     every = np.arange(w.query_length)

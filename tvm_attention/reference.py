@@ -83,6 +83,19 @@ def attended(
         return _softmax(scores, np.broadcast_to(visible, shape), v, sinks)
 
 
+def visible(
+    shape: tuple[int, int, int, int],
+    *,
+    causal: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    kv_lengths: ArrayLike | None = None,
+) -> NDArray[np.bool_]:
+    """Where a query may attend by its place alone, for scores of a shape (B, Hq, L, S), to which the
+    result broadcasts."""
+    positions = _positions(shape, causal, kv_lengths)
+    return _visible(shape, positions, causal, window, kv_lengths)
+
+
 def _mask_rows(mask: ArrayLike | None, rows: NDArray[np.intp]) -> NDArray[Any] | None:
     if mask is None:
         return None

@@ -7,7 +7,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from tvm_attention.errors import InvalidValueError
-from tvm_attention.workload import AttentionWorkload
+from tvm_attention.measured_suites import decode_suite, in_16_bits, long_suite, masked_suite
+from tvm_attention.workload import UNBOUNDED, AttentionWorkload
 
 Suite = Mapping[str, AttentionWorkload]
 
@@ -27,14 +28,28 @@ def suite(name: str) -> Suite:
 def shape_text(workload: AttentionWorkload) -> str:
     """Batch x heads x query length x key length x head dim, as "1x32/8x1x2048x128 causal".
 
-    "32/8" are query heads over key-value heads; a value dim that differs follows as "x40/64".
+    "32/8" are query heads over key-value heads; a value dim that differs follows as "x40/64". Behind
+    that stand options, and dtypes other than float32.
     """
     w = workload
     heads = f"{w.query_heads}" if w.group == 1 else f"{w.query_heads}/{w.kv_heads}"
     dims = f"{w.head_dim}" if w.head_dim == w.value_dim else f"{w.head_dim}/{w.value_dim}"
     kind = {None: "", "top_left": " causal", "bottom_right": " causal (bottom right)"}
     assert not isinstance(w.causal, bool)
-    return f"{w.batch}x{heads}x{w.query_length}x{w.key_length}x{dims}{kind[w.causal]}"
+    return f"{w.batch}x{heads}x{w.query_length}x{w.key_length}x{dims}{kind[w.causal]}{_options(w)}"
+
+
+def _options(w: AttentionWorkload) -> str:
+    left, right = w.window or (UNBOUNDED, UNBOUNDED)
+    said = {
+        "window": w.window and f"window {left}:{right}",
+        "mask": w.mask and f"{w.mask} mask{' a key' if w.mask_per_key else ''}",
+        "ragged": w.ragged and "lengths",
+        "softcap": w.softcap and "softcap", "alibi": w.alibi and "ALiBi", "sinks": w.sinks and "sinks",
+        "paged": w.paged and "pages", "kv_dtype": w.kv_dtype and f"{w.kv_dtype} keys",
+        "dtype": w.dtype if w.dtype != "float32" else None,
+    }  # fmt: skip
+    return "".join(f" {text}" for text in said.values() if text)
 
 
 def _workload(
@@ -158,9 +173,16 @@ _SHIPPING: Suite = {
     "d128-long-window": replace(_workload(1, 8, 4096, 4096, 128, True), window=(1024, -1)),
 }
 
+_MEASURED: Mapping[str, Suite] = {
+    "decode": decode_suite(),
+    "masked": masked_suite(),
+    "lowprec": in_16_bits(_CORE),
+    "long": long_suite(),
+}
+
 SUITES: Mapping[str, Suite] = MappingProxyType(
     {
-        name: MappingProxyType(s)
-        for name, s in (("demo", _DEMO), ("core", _CORE), ("shipping", _SHIPPING))
+        name: MappingProxyType(dict(s))
+        for name, s in {"demo": _DEMO, "core": _CORE, "shipping": _SHIPPING, **_MEASURED}.items()
     }
 )

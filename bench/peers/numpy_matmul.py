@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.peers.contract import Prepared
-from bench.problem import Float32, Problem
+from bench.peers.contract import Prepared, require, require_room_for_scores
+from bench.problem import Numbers, Problem
 from tvm_attention.baselines import numpy_attention
 from tvm_attention.interleaved import Contender
 
@@ -16,10 +16,15 @@ def prepare(problem: Problem, threads: int) -> Prepared:
     """Sets the threads of NumPy's BLAS for the rest of the process."""
     import threadpoolctl
 
+    w = problem.workload
+    require(w.dtype == "float32", f"numpy: measured in float32 only, not {w.dtype}")
+    hidden = w.mask or w.window or w.ragged
+    require(not hidden, "numpy: measured without masks and windows only")
+    require_room_for_scores(problem, "numpy")
     threadpoolctl.threadpool_limits(threads, user_api="blas")
     call = numpy_attention(problem.workload, problem.query, problem.key, problem.value)
 
-    def results() -> tuple[Float32, ...]:
+    def results() -> tuple[Numbers, ...]:
         call().fill(np.nan)
         return (call(),)
 

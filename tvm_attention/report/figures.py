@@ -97,7 +97,8 @@ def speeds(name: str, results: Sequence[ResultFile]) -> str:
         panels = figure.subplots(1, len(modes), sharey=True, squeeze=False)[0]
         for panel, mode in zip(panels, modes, strict=True):
             for number, peer in enumerate(peers):
-                _peer(panel, [r for r in results if r.mode == mode], peer, number)
+                shift = 1.07 ** (number * min(1.0, 4 / len(peers)))  # so that bars stay apart
+                _peer(panel, [r for r in results if r.mode == mode], peer, number, shift)
             _speed_axes(panel, mode, results)
         panels[0].set_ylabel("peer's time / ours")
         panels[0].legend(loc="upper left", frameon=False, ncols=2)
@@ -105,7 +106,7 @@ def speeds(name: str, results: Sequence[ResultFile]) -> str:
     return svg(name, 9.5, 4.4, draw)
 
 
-def _peer(panel: Axes, results: Sequence[ResultFile], peer: str, number: int) -> None:
+def _peer(panel: Axes, results: Sequence[ResultFile], peer: str, number: int, shift: float) -> None:
     """Filled markers for prefill, hollow ones for decoding; bars from quartile to quartile."""
     color, marker = PEERS[number % len(PEERS)], MARKERS[number % len(MARKERS)]
     for decodes in (False, True):
@@ -117,7 +118,7 @@ def _peer(panel: Axes, results: Sequence[ResultFile], peer: str, number: int) ->
         ]
         if not found:
             continue
-        x = [keys * 1.035 ** (2 * number) for keys, _ in found]
+        x = [keys * shift for keys, _ in found]
         median = np.array([s.median for _, s in found])
         bars = np.array([[s.median - s.q1, s.q3 - s.median] for _, s in found]).T
         panel.errorbar(

@@ -47,9 +47,9 @@ def _search(number: int, search: Search) -> str:
 def _title(search: Search) -> str:
     if search.workload is None:
         return f"a search of an earlier version, {search.path.name}"
-    shape, dtype = shape_text(search.workload), search.workload.dtype
-    name = _NAMES.get(search.workload)
-    return f"{f'{name}: ' if name else ''}{shape} {dtype}"
+    shape, name = shape_text(search.workload), _NAMES.get(search.workload)
+    dtype = " float32" if search.workload.dtype == "float32" else ""  # others are in the text
+    return f"{f'{name}: ' if name else ''}{shape}{dtype}"
 
 
 def _caption(search: Search) -> str:
