@@ -7,26 +7,29 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import results
-from bench.report import markdown as table
+from bench import results, tables
+from bench.report import markdown
 from bench.results import OURS, Result
 
 ALONE, MIXED = ("core-torch", "core-onnxruntime"), "core-mixed"
 OTHERS = {"options": "cases", "core-low-precision": "workloads"}
+MODEL = "generate"
+OWN_FORMS = {MODEL: tables.generate, "operator": tables.operator}
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
 _ROLE = re.compile(r":(?:func|class|meth|attr|mod):(?=<code>)")
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
+def on_page_markdown(page: str, **_: object) -> str:
     """Puts a file of the repository where a line is {{ file NAME }}, the table of NAME.json where it is
     {{ results NAME }}, and what a peer computed faster where it is {{ losses }}."""
-    markdown = re.sub(r"^{{ file (\S+) }}$", lambda m: _file(m[1]), markdown, flags=re.M)
-    text = re.sub(r"^{{ results (\S+) }}$", lambda m: table(_read(m[1])), markdown, flags=re.M)
+    page = re.sub(r"^{{ file (\S+) }}$", lambda m: _file(m[1]), page, flags=re.M)
+    text = re.sub(r"^{{ results (\S+) }}$", lambda m: _table(m[1]), page, flags=re.M)
     return re.sub(r"^{{ losses }}$", lambda _: losses(), text, flags=re.M)
 
 
@@ -40,7 +43,8 @@ def losses() -> str:
     alone = [f"{line}, alone" for name in ALONE for line in _losses(name)]
     mixed = [f"{line}, in a torch program" for line in _losses(MIXED)]
     others = [line for name, rows in OTHERS.items() for line in _losses_to_torch(name, rows)]
-    lines = [f"- {line}" for line in (*alone, *mixed, *others)]
+    model = [f"{line} of a whole model: torch, {r:.2f}" for line, r in _losses_of_a_model()]
+    lines = [f"- {line}" for line in (*alone, *mixed, *others, *model)]
     return "\n".join(lines) or "In the committed results no peer was faster anywhere."
 
 
@@ -59,12 +63,28 @@ def _losses(name: str) -> Iterator[str]:
                 yield f"{one['name']} ({one['shape']}): {peer}, {measured['ratio']['median']:.2f}"
 
 
+def _losses_of_a_model() -> Iterator[tuple[str, float]]:
+    for row in _json(MODEL)["cases"]:
+        if row["ratio"]["median"] < 1:
+            yield f"{row['phase']} at {row['context']} tokens", row["ratio"]["median"]
+
+
 def _losses_to_torch(name: str, rows: str) -> Iterator[str]:
     """Of the results that have a form of their own."""
-    for row in json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))[rows]:
+    for row in _json(name)[rows]:
         if (ratio := row.get("torch")) and ratio["median"] < 1:
             what = row.get("case") or f"{row['workload']} ({row['shape']}) in {row['dtype']}"
             yield f"{what}: torch, {ratio['median']:.2f}"
+
+
+def _table(name: str) -> str:
+    if name in OWN_FORMS:
+        return OWN_FORMS[name](_json(name))
+    return markdown(_read(name))
+
+
+def _json(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def _read(name: str) -> Result:

@@ -48,9 +48,7 @@ def _attention(
 ) -> Any:
     sides = None if window is None else (window[0], window[1])  # torch hands on a list
     if sinks is None and alibi_slopes is None and kv_lengths is None:
-        result = functional.attention_again(
-            query, key, value, mask, causal, sides, softcap, scale
-        )
+        result = functional.attention_again(query, key, value, mask, causal, sides, softcap, scale)
         if result is not None:
             return result
     return functional.attention(
