@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 from tvm_attention.errors import AttentionError
 from tvm_attention.processes import process_pool
-from tvm_attention.tuning import trials
+from tvm_attention.tuning import limits, trials
 
 BUILD_TIMEOUT = 60.0  # seconds; an ordinary build takes one
 MEASURE_TIMEOUT = 60.0
@@ -20,11 +21,13 @@ Outcome = tuple[Any, str]
 
 
 class Workers:
-    """``build`` runs in ``builders`` processes, everything that is timed in one. Use as a context."""
+    """``build`` runs in ``builders`` processes, everything that is timed in one. None may take more than
+    its share of the memory that is free. Use as a context."""
 
     def __init__(self, builders: int) -> None:
-        self._builders = process_pool(builders, trials.warm_up)
-        self._runner = process_pool(1, trials.warm_up)
+        building = partial(trials.start, limits.builder_bytes(builders), limits.BUILDER_NICENESS)
+        self._builders = process_pool(builders, building)
+        self._runner = process_pool(1, partial(trials.start, limits.runner_bytes(), 0))
 
     def __enter__(self) -> Workers:
         return self
@@ -67,6 +70,8 @@ def _outcome(future: Any) -> Outcome:
         return None, "timed out"
     except ProcessExpired as expired:
         return None, f"crashed (exit code {expired.exitcode})"
+    except MemoryError:
+        return None, "out of memory"
     except AttentionError as error:
         return None, str(error).split(":")[0]
     except Exception as error:
