@@ -27,7 +27,7 @@ def label_points(
     markers cover each other share a line. Axes must have their final limits and place."""
     scale = dpi / 72.0
     pixels, names = _together(
-        axes.transData.transform([(x, y) for x, y, _ in points]),
+        axes.transData.transform([(x, y) for x, y, _ in points]).tolist(),
         [name for _, _, name in points],
         _POINT * scale,
     )
