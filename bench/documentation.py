@@ -25,11 +25,11 @@ PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
 _ROLE = re.compile(r":(?:func|class|meth|attr|mod):(?=<code>)")
 
 
-def on_page_markdown(page: str, **_: object) -> str:
+def on_page_markdown(written: str, /, **_: object) -> str:
     """Puts a file of the repository where a line is {{ file NAME }}, the table of NAME.json where it is
     {{ results NAME }}, and what a peer computed faster where it is {{ losses }}."""
-    page = re.sub(r"^{{ file (\S+) }}$", lambda m: _file(m[1]), page, flags=re.M)
-    text = re.sub(r"^{{ results (\S+) }}$", lambda m: _table(m[1]), page, flags=re.M)
+    text = re.sub(r"^{{ file (\S+) }}$", lambda m: _file(m[1]), written, flags=re.M)
+    text = re.sub(r"^{{ results (\S+) }}$", lambda m: _table(m[1]), text, flags=re.M)
     return re.sub(r"^{{ losses }}$", lambda _: losses(), text, flags=re.M)
 
 

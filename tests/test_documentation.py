@@ -142,7 +142,9 @@ def test_every_page_has_a_place_in_the_navigation() -> None:
 
 
 def test_results_and_losses_are_put_in() -> None:
-    text = documentation.on_page_markdown("a\n{{ results core-torch }}\n\n{{ losses }}\n")
+    others = dict.fromkeys(("page", "config", "files"))  # which mkdocs names
+    given = "a\n{{ results core-torch }}\n\n{{ losses }}\n"
+    text = documentation.on_page_markdown(given, **others)
     assert "| bert-128 (1x12x128x128x64) |" in text
     assert "{{" not in text
     page = documentation.on_page_markdown((ROOT / "docs" / "performance.md").read_text())
