@@ -15,7 +15,7 @@ def generate(result: Mapping[str, Any]) -> str:
     )
     rows = (
         (
-            row["phase"], str(row["context"]), f"{row['seconds']['median'] * 1e3:.3g}",
+            row["phase"], str(row["context"]), _milliseconds(row["seconds"]["median"]),
             _ratio(row["ratio"]),
         )
         for row in result["cases"]
@@ -54,6 +54,10 @@ def _page(
 
 def _ratio(spread: Mapping[str, float]) -> str:
     return f"{spread['median']:.2f} ({spread['q1']:.2f}-{spread['q3']:.2f})"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f}" if seconds >= 0.1 else f"{seconds * 1e3:.3g}"
 
 
 def _microseconds(seconds: float) -> str:

@@ -21,8 +21,10 @@ def test_generate() -> None:
         "phase": "step", "context": 512, "seconds": {"median": 0.012345},
         "ratio": {"median": 1.25, "q1": 1.2, "q3": 1.3},
     }  # fmt: skip
+    long = {**row, "seconds": {"median": 1.6789}}
     model = {"layers": 4, "hidden": 256, "tokens": 16, "head_dim": 64, "group": 4}
-    text = tables.generate({**RESULT, "model": model, "cases": [row]})
+    text = tables.generate({**RESULT, "model": model, "cases": [row, long]})
+    assert "| step | 512 | 1679 | 1.25 (1.20-1.30) |" in text.splitlines()
     assert "| step | 512 | 12.3 | 1.25 (1.20-1.30) |" in text.splitlines()
     assert "zen4 (zen4), 2 threads, torch 2.13.0; commit 0123456789ab with changes" in text
 
