@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-BUILDER_NICENESS = 10  # what is timed is not made to wait for others
+BUILDER_NICENESS = 5  # of builds; what is timed is not made to wait for others
 _BUILDERS_SHARE, _RUNNER_SHARE = 0.5, 0.9
 _LEAST_OF_A_BUILDER = 1 << 30  # an ordinary build takes a third of it
 

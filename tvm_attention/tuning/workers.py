@@ -12,7 +12,7 @@ from tvm_attention.errors import AttentionError
 from tvm_attention.processes import process_pool
 from tvm_attention.tuning import limits, trials
 
-BUILD_TIMEOUT = 60.0  # seconds; an ordinary build takes one
+BUILD_TIMEOUT = 120.0  # seconds; an ordinary build takes one, if nothing else runs
 MEASURE_TIMEOUT = 60.0
 CONFIRM_TIMEOUT = 300.0
 
