@@ -66,10 +66,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="bench_generate", description=__doc__, allow_abbrev=False)
     count = whole_number(1, 1 << 20)
     parser.add_argument("--threads", type=count, default=2)
-    parser.add_argument("--seconds", type=positive, default=6.0, help="of each phase and context")
+    parser.add_argument("--seconds", type=positive, default=3.0, help="of each phase and context")
     parser.add_argument("--contexts", type=count, nargs="+", default=[128, 512, 2048, 4096])
     parser.add_argument("--tokens", type=count, default=16, help="that generate() adds")
-    parser.add_argument("--layers", type=count, default=8)
+    parser.add_argument("--layers", type=count, default=4)
     parser.add_argument("--hidden", type=count, default=1024, help="16 heads over 4 of 64")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here")
     return parser

@@ -7,11 +7,12 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import plots, results, studies
-from bench.report import markdown as table
+from bench import plots, results, studies, tables
+from bench.report import markdown
 from bench.results import OURS, Result
 
 ALONE, MIXED = ("core-torch", "core-onnxruntime"), "core-mixed"
@@ -25,19 +26,21 @@ SUITES = {
     "long": "Long sequences",
 }
 OTHERS = {"options": "cases", "core-low-precision": "workloads"}
+MODEL = "generate"
+OWN_FORMS = {MODEL: tables.generate, "operator": tables.operator}
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
 _ROLE = re.compile(r":(?:func|class|meth|attr|mod):(?=<code>)")
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
+def on_page_markdown(written: str, /, **_: object) -> str:
     """Puts a file of the repository where a line is {{ file NAME }}, the table of NAME.json where it is
     {{ results NAME }}, its pictures for {{ pictures NAME }}, all suites that were measured for
     {{ suites }}, a study's picture and tables for {{ study NAME }}, and what a peer computed faster for
     {{ losses }}."""
-    markdown = re.sub(r"^{{ file (\S+) }}$", lambda m: _file(m[1]), markdown, flags=re.M)
-    text = re.sub(r"^{{ results (\S+) }}$", lambda m: table(_read(m[1])), markdown, flags=re.M)
+    text = re.sub(r"^{{ file (\S+) }}$", lambda m: _file(m[1]), written, flags=re.M)
+    text = re.sub(r"^{{ results (\S+) }}$", lambda m: _table(m[1]), text, flags=re.M)
     text = re.sub(r"^{{ pictures (\S+) }}$", lambda m: pictures(m[1]), text, flags=re.M)
     text = re.sub(r"^{{ suites }}$", lambda _: suites(), text, flags=re.M)
     text = re.sub(r"^{{ study (\S+) }}$", lambda m: study(m[1]), text, flags=re.M)
@@ -52,7 +55,7 @@ def on_page_content(html: str, **_: object) -> str:
 def suites() -> str:
     """A section with pictures and the table of each suite that there are results of."""
     return "\n".join(
-        f"### {heading}\n\n{pictures(name)}\n\n{table(_read(name))}"
+        f"### {heading}\n\n{pictures(name)}\n\n{_table(name)}"
         for name, heading in SUITES.items()
         if _path(name).is_file()
     )
@@ -63,7 +66,7 @@ def study(name: str) -> str:
     if not _path(name).is_file():
         return ""
     table_of, picture_of = studies.STUDIES[name]
-    found = json.loads(_path(name).read_text(encoding="utf-8"))
+    found = _json(name)
     return f"{_picture(picture_of(found))}\n\n{table_of(found)}"
 
 
@@ -86,7 +89,8 @@ def losses() -> str:
     alone = list(dict.fromkeys(f"{x}, alone" for name in measured for x in _losses(name)))
     mixed = [f"{line}, in a torch program" for line in _losses(MIXED)]
     others = [line for name, rows in OTHERS.items() for line in _losses_to_torch(name, rows)]
-    lines = [f"- {line}" for line in (*alone, *mixed, *others)]
+    model = [f"{line} of a whole model: torch, {r:.2f}" for line, r in _losses_of_a_model()]
+    lines = [f"- {line}" for line in (*alone, *mixed, *others, *model)]
     return "\n".join(lines) or "In the committed results no peer was faster anywhere."
 
 
@@ -105,11 +109,17 @@ def _losses(name: str) -> Iterator[str]:
                 yield f"{one['name']} ({one['shape']}): {peer}, {measured['ratio']['median']:.2f}"
 
 
+def _losses_of_a_model() -> Iterator[tuple[str, float]]:
+    for row in _json(MODEL)["cases"]:
+        if row["ratio"]["median"] < 1:
+            yield f"{row['phase']} at {row['context']} tokens", row["ratio"]["median"]
+
+
 def _losses_to_torch(name: str, rows: str) -> Iterator[str]:
     """Of the results that have a form of their own."""
     if not _path(name).is_file():
         return
-    for row in json.loads(_path(name).read_text(encoding="utf-8"))[rows]:
+    for row in _json(name)[rows]:
         if (ratio := row.get("torch")) and ratio["median"] < 1:
             what = row.get("case") or f"{row['workload']} ({row['shape']}) in {row['dtype']}"
             yield f"{what}: torch, {ratio['median']:.2f}"
@@ -117,6 +127,16 @@ def _losses_to_torch(name: str, rows: str) -> Iterator[str]:
 
 def _path(name: str) -> Path:
     return RESULTS / f"{name}.json"
+
+
+def _table(name: str) -> str:
+    if name in OWN_FORMS:
+        return OWN_FORMS[name](_json(name))
+    return markdown(_read(name))
+
+
+def _json(name: str) -> Any:
+    return json.loads(_path(name).read_text(encoding="utf-8"))
 
 
 def _read(name: str) -> Result:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from typing import Any
 
 from tvm_attention.errors import TuningError
+from tvm_attention.tuning.limits import restrict
+
+MORE_BYTES = 128 << 20
 
 
-def warm_up() -> None:
-    """Instead of importing TVM."""
+def start(_: int, niceness: int) -> None:
+    """Without importing TVM, and with little memory."""
+    restrict(MORE_BYTES, niceness)
 
 
 def build(fate: str, *_: Any) -> str:
@@ -21,6 +26,10 @@ def build(fate: str, *_: Any) -> str:
         os._exit(3)
     if fate == "hang":
         time.sleep(3600)
+    if fate == "greedy":
+        return f"built {len(bytes(2 * MORE_BYTES))}"
+    if fate == "limits":
+        return f"{os.nice(0)} {resource.getrlimit(resource.RLIMIT_CORE)[0]}"
     if fate == "wrong":
         raise TuningError("wrong result: error 1e+00")
     if fate == "bug":

@@ -1,28 +1,33 @@
-"""The documentation's Python and shell, run as a reader would who goes through a page from top to bottom."""
+"""The blocks of README, CONTRIBUTING and docs, run as a reader would who goes through a page from top to
+bottom; and what is put into pages when they are made."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from exported_calls import needs_qemu
+from documents import ROOT, blocks, run, run_shell
+from exported_calls import needs_compiler, needs_qemu
 
 from bench import documentation
 from tvm_attention import environment, functional, runtime
 
-ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if "```" in path.read_text())
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Where the reader is, with logs of their own and a command line that is this project's."""
+    pytest.importorskip("xgboost", reason="the extra dev brings it")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(environment.LOG_DIR, str(tmp_path / "logs"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
@@ -34,9 +39,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     (programs / "tvm-attention").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    _earlier_record(tmp_path / "logs")
     _forget()
     yield tmp_path
     _forget()
+
+
+def _earlier_record(logs: Path) -> None:
+    """A log that the reader has already: a search on a busy machine may find nothing to record."""
+    shipped = (ROOT / "tuning_logs" / "x86-64-v2" / "measured.jsonl").read_text().splitlines()
+    (logs / "x86-64-v2").mkdir(parents=True)
+    (logs / "x86-64-v2" / "earlier.jsonl").write_text("\n".join(shipped[:2]) + "\n")
 
 
 def _forget() -> None:
@@ -44,20 +57,12 @@ def _forget() -> None:
     functional.forget_calls()
 
 
-def run_shell(text: str) -> None:
-    text = text.replace("--minutes 2", "--minutes 2 --trials 2")
-    done = subprocess.run(["bash", "-euo", "pipefail", "-c", text], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 @needs_qemu  # and so a compiler for ARM, which the tutorial uses
 @pytest.mark.parametrize("page", PAGES, ids=[path.stem for path in PAGES])
 def test_the_blocks_run_one_after_the_other(page: Path, folder: Path) -> None:
-    pytest.importorskip("xgboost", reason="the extra dev brings it")
-    blocks = re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    assert {language for language, _ in blocks} <= {"python", "sh", "json", "text"}
+    shutil.copy(ROOT / "examples" / "c" / "attention.c", folder / "program.c")
     names: dict[str, Any] = {"__name__": "documentation"}
-    for language, text in blocks:
+    for language, text in blocks(page.read_text()):
         if language == "python":
             exec(compile(text, page.name, "exec"), names)
         elif language == "sh":
@@ -66,7 +71,77 @@ def test_the_blocks_run_one_after_the_other(page: Path, folder: Path) -> None:
             assert all(isinstance(json.loads(line), dict) for line in text.splitlines())
     if page.stem == "tutorial":
         assert (folder / "archive" / "aarch64" / "manifest.json").is_file()
+        assert run("qemu-aarch64-static -L /usr/aarch64-linux-gnu ./program")
         assert list((folder / "logs").glob("*/tuned.jsonl"))
+
+
+def test_contributing(folder: Path) -> None:
+    for language, text in blocks((ROOT / "CONTRIBUTING.md").read_text()):
+        assert language == "sh"
+        run_shell(text)
+
+
+def test_python_of_the_readme(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers", reason="the extra dev brings it")
+    names: dict[str, Any] = {"__name__": "readme", "ids": _model_of_attention(folder)}
+    for text in (text for language, text in blocks(README) if language == "python"):
+        exec(compile(text, "README.md", "exec"), names)
+    said = capsys.readouterr().out
+    assert "tensor([[" in said
+    assert names["out"].shape == (1, 12, 128, 64)
+    assert np.allclose(names["outputs"][0], 1.0)
+
+
+def _model_of_attention(folder: Path) -> Any:
+    """Writes model.onnx, attention of its input to itself; returns an input that it leaves as it is."""
+    onnx = pytest.importorskip("onnx")
+    helper = onnx.helper
+    x, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, (1, 2, 4, 8)) for n in "xy")
+    node = helper.make_node("Attention", ["x", "x", "x"], ["y"])
+    graph = helper.make_graph([node], "attention", [x], [y])
+    opsets = [helper.make_opsetid("", 23)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets), folder / "model.onnx")
+    return np.ones((1, 2, 4, 8), np.float32)
+
+
+@needs_compiler
+def test_shell_and_c_of_the_readme(folder: Path) -> None:
+    for language, text in blocks(README):
+        if language == "sh":
+            run_shell(text)
+        elif language == "c":
+            _run_c(folder, text)
+    assert (folder / "archive" / "x86_64" / "manifest.json").is_file()
+
+
+def _run_c(folder: Path, text: str) -> None:
+    """A block of C, linked as the README says: attention to values of one is one."""
+    count = 12 * 384 * 64
+    arrays = "".join(
+        f"  float *{n} = malloc({count} * sizeof(float));\n" for n in ("q", "k", "v", "out")
+    )
+    (folder / "program.c").write_text(
+        '#include <stdio.h>\n#include <stdlib.h>\n#include "tvm_attention.h"\n'
+        f"int main(void) {{\n{arrays}"
+        f"  for (int i = 0; i < {count}; ++i) q[i] = k[i] = 0.25f, v[i] = 1.0f, out[i] = 0.0f;\n"
+        f"{text}"
+        f"  for (int i = 0; i < {count}; ++i)\n"
+        "    if (!(out[i] > 0.9999f && out[i] < 1.0001f)) return 1;\n"
+        "  return 0;\n}\n"
+    )
+    linked = re.search(r"`(cc program\.c [^`]*)`", README)
+    assert linked
+    run(f"{linked[1]} -o program && ./program")
+
+
+def test_tuning_as_the_readme_has_it_in_python(folder: Path) -> None:
+    first, *others = (text for language, text in blocks(README) if language == "python")
+    (tuning,) = (text for text in others if "ta.tune" in text)
+    (folder / "tune.py").write_text(first + tuning.replace("trials=64", "trials=2"))
+    done = subprocess.run([sys.executable, "tune.py"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert str(folder / "logs") in done.stdout
 
 
 def test_every_page_has_a_place_in_the_navigation() -> None:
@@ -75,11 +150,15 @@ def test_every_page_has_a_place_in_the_navigation() -> None:
 
 
 def test_results_and_losses_are_put_in() -> None:
-    text = documentation.on_page_markdown("a\n{{ results core-torch }}\n\n{{ losses }}\n")
+    others = dict.fromkeys(("page", "config", "files"))  # which mkdocs names
+    given = "a\n{{ results core-torch }}\n\n{{ losses }}\n"
+    text = documentation.on_page_markdown(given, **others)
     assert "| bert-128 (1x12x128x128x64) |" in text
     assert "{{" not in text
     page = documentation.on_page_markdown((ROOT / "docs" / "performance.md").read_text())
     assert "{{" not in page
+    assert "| generate | 2048 |" in page
+    assert "| attention: plain |" in page
     for line in documentation.losses().splitlines():
         assert re.fullmatch(r"- .*: \w+, 0\.\d\d(, (alone|in a torch program))?", line), line
 

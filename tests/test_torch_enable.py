@@ -257,6 +257,35 @@ def test_multi_head_attention_and_encoders(calls: list[Any]) -> None:
             torch.testing.assert_close(found, expected)
 
 
+def test_multi_head_attention_that_gives_its_weights_is_said_to_be_torchs(
+    calls: list[Any],
+) -> None:
+    attention, rows = torch.nn.MultiheadAttention(32, 4).eval(), torch.randn(9, 2, 32)
+    projections = attention.in_proj_weight, attention.in_proj_bias
+    out = attention.out_proj.weight, attention.out_proj.bias
+
+    def by_place(need_weights: bool) -> Any:
+        own = (*projections, None, None, False, 0.0, *out, False, None, need_weights)
+        return F.multi_head_attention_forward(rows, rows, rows, 32, 4, *own)
+
+    with torch.no_grad():
+        expected = attention(rows, rows, rows)
+        with warnings.catch_warnings(), ours.enabled():
+            warnings.simplefilter("error", FallbackWarning)
+            attention(rows, rows, rows, need_weights=False)
+            by_place(False)
+            assert len(calls) == 2
+            with pytest.raises(FallbackWarning, match="need_weights=False"):
+                by_place(True)
+            torch.testing.assert_close(attention(rows, rows, rows), expected)  # said once
+        with ours.enabled(), pytest.warns(FallbackWarning, match="forms the weights itself"):
+            torch.testing.assert_close(attention(rows, rows, rows), expected)
+        compiled, graphs = graphs_of(lambda x: attention(x, x, x))
+        with ours.enabled(), pytest.warns(FallbackWarning, match="forms the weights itself"):
+            torch.testing.assert_close(compiled(rows), expected)
+    assert OPERATOR not in graphs[0]
+
+
 def graphs_of(function: Any) -> tuple[Any, list[Any]]:
     """The function compiled to one graph, and the attention operators of each graph compiled."""
     from torch._dynamo.backends.common import aot_autograd

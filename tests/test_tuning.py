@@ -343,7 +343,7 @@ def test_a_candidate_that_crashes_or_hangs_costs_only_itself(
 ) -> None:
     monkeypatch.setattr(workers, "MEASURE_TIMEOUT", 1.0)
     with workers.LocalWorkers(1) as pool:
-        pool._runner.schedule(trials.warm_up, ()).result()  # so that only the task itself is timed
+        pool._runner.schedule(abs, (1,)).result()  # so that only the task itself is timed
         assert pool._timed(crash, (), 30.0)[1].startswith("crashed")
         assert pool._timed(hang, (), 1.0) == (None, "timed out")
         assert pool._timed(abs, (-3,), 30.0) == (3, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ import faulty_trials
 import pytest
 
 from tvm_attention.schedules import Candidate
-from tvm_attention.tuning import trials, workers
+from tvm_attention.tuning import limits, trials, workers
 from tvm_attention.tuning.place import Measurement
 from tvm_attention.tuning.workers import LocalWorkers
 from tvm_attention.workload import AttentionWorkload
@@ -22,7 +23,7 @@ CANDIDATE = Candidate.of("row_block", {"query_block": 8})
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalWorkers]:
     """Two builders and a runner that run stand-ins."""
-    for name in ("warm_up", "build", "measure", "confirm"):
+    for name in ("start", "build", "measure", "confirm"):
         monkeypatch.setattr(trials, name, getattr(faulty_trials, name))
     for name in ("BUILD_TIMEOUT", "MEASURE_TIMEOUT", "CONFIRM_TIMEOUT"):
         monkeypatch.setattr(workers, name, 5.0)
@@ -37,6 +38,7 @@ FATES = {
     "bug": (None, "KeyError"),
     "crash": (None, "crashed (exit code -6)"),
     "hang": (None, "timed out"),
+    "greedy": (None, "out of memory"),
     "well": ("built well", ""),
 }
 
@@ -45,6 +47,13 @@ def test_each_build_has_its_own_outcome(pool: LocalWorkers) -> None:
     assert pool.build([(fate,) for fate in FATES]) == list(FATES.values())
     assert pool.build([]) == []
     assert pool.build([("again",)]) == [("built again", "")]
+
+
+def test_builders_are_no_burden(pool: LocalWorkers) -> None:
+    own = os.nice(0)
+    assert pool.build([("limits",)]) == [(f"{min(19, own + limits.BUILDER_NICENESS)} 0", "")]
+    (measured,) = pool.measure([Measurement("limits", WORKLOAD, CANDIDATE, 1)], lambda: 1.0)
+    assert measured == (0, (f"{own} 0", ""))
 
 
 def test_each_measurement_has_its_own_outcome(pool: LocalWorkers) -> None:
@@ -62,7 +71,7 @@ def test_each_confirmation_has_its_own_outcome(pool: LocalWorkers) -> None:
 
 def test_leaving_ends_tasks_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt must not wait for a build that hangs."""
-    for name in ("warm_up", "build"):
+    for name in ("start", "build"):
         monkeypatch.setattr(trials, name, getattr(faulty_trials, name))
     with LocalWorkers(1) as pool:
         hanging = pool._builders.schedule(trials.build, ("hang",))

@@ -23,15 +23,19 @@ def label_points(
     dpi: float = 72.0,
     avoid: Sequence[tuple[float, float]] = (),
 ) -> None:
-    """Writes the name of each (x, y, name) beside it, and not over the places to ``avoid``; axes must
-    have their final limits and place."""
-    pixels = axes.transData.transform([(x, y) for x, y, _ in points])
+    """Writes the name of each (x, y, name) beside it, and not over the places to ``avoid``; those whose
+    markers cover each other share a line. Axes must have their final limits and place."""
     scale = dpi / 72.0
+    pixels, names = _together(
+        axes.transData.transform([(x, y) for x, y, _ in points]).tolist(),
+        [name for _, _, name in points],
+        _POINT * scale,
+    )
     taken = [_around(x, y, _POINT * scale, _POINT * scale) for x, y in pixels]
     if avoid:
         taken += [_around(x, y, 1.0, 1.0) for x, y in axes.transData.transform(avoid)]
     back = axes.transData.inverted()
-    for (x, y), (px, py, name) in zip(pixels, points, strict=True):
+    for (x, y), name in zip(pixels, names, strict=True):
         wide, high = _WIDE * _SIZE * len(name) * scale, _HIGH * _SIZE * scale
         spots = list(_spots(x, y, wide, high))
         chosen = next((s for s in spots if not any(_meet(s, t) for t in taken)), None)
@@ -41,10 +45,27 @@ def label_points(
         centre = ((chosen[0] + chosen[2]) / 2, (chosen[1] + chosen[3]) / 2)
         far = abs(centre[0] - x) - wide / 2 > 12 * scale or abs(centre[1] - y) > high * 1.6
         axes.annotate(
-            name, xy=(px, py),
+            name, xy=tuple(back.transform((x, y))),
             xytext=tuple(back.transform(centre)), ha="center", va="center",
             fontsize=_SIZE, color="#333333", bbox=_PAPER, arrowprops=_leader() if far else None,
         )  # fmt: skip
+
+
+def _together(
+    places: Sequence[tuple[float, float]], names: Sequence[str], distance: float
+) -> tuple[list[tuple[float, float]], list[str]]:
+    """Places that are further apart than that, each with the names of all that are there."""
+    kept: list[tuple[float, float]] = []
+    joined: list[list[str]] = []
+    for (x, y), name in zip(places, names, strict=True):
+        near = (n for n, (a, b) in enumerate(kept) if max(abs(a - x), abs(b - y)) <= distance)
+        there = next(near, None)
+        if there is None:
+            kept.append((x, y))
+            joined.append([name])
+        else:
+            joined[there].append(name)
+    return kept, [", ".join(group) for group in joined]
 
 
 def _leader() -> dict[str, Any]:

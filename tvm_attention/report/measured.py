@@ -44,14 +44,17 @@ def speed_section(contents: Contents) -> str:
     caption = (
         "A peer's time over ours within each round, median with a bar from quartile to quartile: above "
         "1 ours is faster, in the grey it is slower. Filled markers are prefill, hollow ones decoding (one "
-        "query, or few). " + "; ".join(dict.fromkeys(map(origin, results))) + "."
+        "query, or few). When, and on what each was measured is with the numbers below."
     )
     means = table(
         ("measured", "peer", "geometric mean of its time / ours", "workloads", "ours slower on"),
         (_mean(r, peer) for r in results for peer in r.peers),
     )
     numbers = [
-        details(f"the numbers: {MODES[r.mode]}, {', '.join(r.peers)} ({r.path.name})", _ratios(r))
+        details(
+            f"the numbers: {MODES[r.mode]}, {', '.join(r.peers)} ({r.path.name})",
+            f"<p>{escape(origin(r))}.</p>\n{_ratios(r)}",
+        )
         for r in results
     ]
     return section("speed", title, figure(speeds("speeds", results), caption), means, *numbers)

@@ -19,6 +19,10 @@ _COMPILED_UNDER_ANOTHER_NAME = (
 )
 GRADIENT = "the call needs a gradient, and only the forward pass is computed; use torch.no_grad()"
 DROPOUT = "the call has dropout, and only inference is computed; put the model in eval() mode"
+WEIGHTS = (
+    "torch.nn.MultiheadAttention forms the weights itself when it is asked for them; call it with "
+    "need_weights=False"
+)
 
 _said: set[str] = set()
 _lock = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from tvm_attention.errors import AttentionError
 from tvm_attention.functional import scaled_dot_product_attention as ours
 from tvm_attention.torch import fallback, operators
 
+_NEED_WEIGHTS = 15  # which argument of multi_head_attention_forward that is
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 # Not torch.nn.functional's: that one may already be another library's.
 torch_function = torch._C._nn.scaled_dot_product_attention
@@ -87,3 +89,21 @@ def named(
     return function(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
+
+
+def saying_of_weights(multi_head: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.nn.functional.multi_head_attention_forward, which calls no attention function where the
+    weights are asked for: that is said."""
+
+    @functools.wraps(multi_head)
+    def multi_head_attention_forward(*arguments: Any, **options: Any) -> Any:
+        result = multi_head(*arguments, **options)
+        by_place = arguments[_NEED_WEIGHTS:]
+        if by_place[0] if by_place else options.get("need_weights", True):
+            if torch.compiler.is_compiling():
+                fallback.say_at_compilation(fallback.WEIGHTS)
+            else:
+                fallback.say_once(fallback.WEIGHTS)
+        return result
+
+    return multi_head_attention_forward

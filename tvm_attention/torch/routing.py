@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional as torch_functional
 
 from tvm_attention.torch.fallback import forget_what_was_said
-from tvm_attention.torch.routed import eager, named, torch_operator
+from tvm_attention.torch.routed import eager, named, saying_of_weights, torch_operator
 
 _NAME = "scaled_dot_product_attention"
 
@@ -70,7 +70,7 @@ class _Routing:
         torch_operator._dispatch_cache.clear()  # compilers' copy of the entries
         multi_head = torch_functional.multi_head_attention_forward
         self._replace(_NAME, named)
-        self._replace(multi_head.__name__, _another(multi_head))
+        self._replace(multi_head.__name__, saying_of_weights(_another(multi_head)))
         self._fused = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
 

@@ -24,6 +24,7 @@ from tvm_attention.kernel_source import KernelSource
 from tvm_attention.random_calls import RandomCall, random_call
 from tvm_attention.schedules import Candidate
 from tvm_attention.target import HardwareTarget
+from tvm_attention.tuning.limits import restrict
 from tvm_attention.workload import AttentionWorkload
 
 SAMPLE_SECONDS = 0.002  # calls timed together: short ones are below the clock's noise
@@ -48,11 +49,12 @@ class Finalist:
     high: float
 
 
-def warm_up() -> None:
-    """Import what every task needs, once a process."""
+def start(more_bytes: int, niceness: int) -> None:
+    """Begin a process: import what every task needs, and limit what tasks may take beyond that."""
     from tvm_attention._tvm import import_tvm
 
     import_tvm()
+    restrict(more_bytes, niceness)
 
 
 def build(workload: AttentionWorkload, target: HardwareTarget, candidate: Candidate) -> str:

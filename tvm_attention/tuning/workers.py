@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -11,21 +12,23 @@ from tvm_attention.errors import AttentionError
 from tvm_attention.processes import process_pool
 from tvm_attention.schedules import Candidate
 from tvm_attention.target import HardwareTarget
-from tvm_attention.tuning import trials
+from tvm_attention.tuning import limits, trials
 from tvm_attention.tuning.place import Measurement, Outcome
 from tvm_attention.workload import AttentionWorkload
 
-BUILD_TIMEOUT = 60.0  # seconds; an ordinary build takes one
+BUILD_TIMEOUT = 120.0  # seconds; an ordinary build takes one, if nothing else runs
 MEASURE_TIMEOUT = 60.0
 CONFIRM_TIMEOUT = 300.0
 
 
 class LocalWorkers:
-    """``build`` runs in ``builders`` processes, everything that is timed in one. Use as a context."""
+    """``build`` runs in ``builders`` processes, everything that is timed in one. None may take more than
+    its share of the memory that is free. Use as a context."""
 
     def __init__(self, builders: int) -> None:
-        self._builders = process_pool(builders, trials.warm_up)
-        self._runner = process_pool(1, trials.warm_up)
+        building = partial(trials.start, limits.builder_bytes(builders), limits.BUILDER_NICENESS)
+        self._builders = process_pool(builders, building)
+        self._runner = process_pool(1, partial(trials.start, limits.runner_bytes(), 0))
 
     def __enter__(self) -> LocalWorkers:
         return self
@@ -87,6 +90,8 @@ def outcome_of(future: Any) -> Outcome:
         return None, "timed out"
     except ProcessExpired as expired:
         return None, f"crashed (exit code {expired.exitcode})"
+    except MemoryError:
+        return None, "out of memory"
     except AttentionError as error:
         return None, str(error).split(":")[0]
     except Exception as error:
