@@ -1,0 +1,109 @@
+"""The cores that can be modelled: whose pipelines, and what memory costs them.
+
+Each is checked against what its vendor's guide says (tvm_attention.modelling.self_check) before it is believed.
+LLVM 19's own models are wrong for some: it takes the Cortex-A76 and A78 for a Cortex-A57, with one 128-bit FMLA
+a cycle instead of two; has none of the Cortex-A53's results forwarded; gives the Cortex-A55 two 128-bit FMLA a cycle
+instead of one and six cycles to a pair of loads; and takes Apple's M1 for a Cyclone, with three vector pipelines
+instead of four. For Sapphire Rapids it has one 512-bit FMA a cycle instead of two, which Skylake's model has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm_attention.errors import TuningError
+from tvm_attention.modelling.pipelines import Pipelines, Use
+from tvm_attention.target import HardwareTarget
+
+
+@dataclass(frozen=True)
+class Core:
+    """model: LLVM's name of a processor, or pipelines of our own. compiled_as: the target whose code is
+    modelled; cores of one share it. window: instructions that start out of order, with which short loops overlap;
+    0 in order. spill: cycles of a store and reload. line_l1, line_l2: cycles for a line of 64 bytes from L2 and
+    from beyond, of which a core fetches several at a time. line_memory: the same from memory with all cores
+    reading."""
+
+    model: str | Pipelines
+    compiled_as: str
+    window: int
+    spill: float
+    line_l1: float
+    line_l2: float
+    line_memory: float
+
+    @property
+    def model_name(self) -> str:
+        return self.model if isinstance(self.model, str) else "own pipelines"
+
+
+def _uses(
+    multiply: int, latency: int, wide_load: Use, load: Use, wide_store: Use, fp: str
+) -> dict[str, Use]:
+    return {
+        "multiply": Use(fp, 1, multiply),
+        "float": Use(fp, 1, latency),
+        "vector": Use(fp, 1, latency - 1),
+        "divide": Use(fp, 10, 14),
+        "wide load": wide_load,
+        "pair wide load": Use(
+            wide_load.pipeline, 2 * wide_load.cycles, wide_load.latency, wide_load.alone
+        ),
+        "load": load,
+        "pair load": Use(load.pipeline, 2 * load.cycles, load.latency, load.alone),
+        "wide store": wide_store,
+        "pair wide store": Use(wide_store.pipeline, 2 * wide_store.cycles, 1, wide_store.alone),
+        "store": Use(wide_store.pipeline, 1, 1),
+        "pair store": Use(wide_store.pipeline, 1, 1),
+        "prefetch": Use(load.pipeline, 1, 1),
+        "integer": Use("integer", 1, 1),
+        "branch": Use("branch", 1, 1),
+    }
+
+
+# In order, two a cycle. Vectors of 128 bits take both halves of the NEON unit: one a cycle. A load of 128 bits takes
+# two cycles in which nothing else starts (Arm Cortex-A55 Software Optimization Guide, ARM-EPM-128372, 3.2 and 4; for
+# the A53 there is no such guide, Arm says; that it is as narrow, and has the longer multiply-add, is
+# common knowledge of those who write kernels for it, for example ncnn's notes on dual issue).
+_LITTLE = {"neon": 1, "memory": 1, "integer": 2, "branch": 1}
+_WIDE = Use("memory", 2, 5, alone=True)
+_A53 = Pipelines(2, _LITTLE, 0, _uses(
+    8, 4, _WIDE, Use("memory", 1, 4), Use("memory", 2, 1, alone=True), "neon",
+))  # fmt: skip
+_A55 = Pipelines(2, _LITTLE, 0, _uses(
+    4, 4, _WIDE, Use("memory", 1, 3), Use("memory", 1, 1), "neon",
+))  # fmt: skip
+# Apple Silicon CPU Optimization Guide 3.0: eight a cycle, four vector pipelines, three loads or two stores; latencies
+# as measured by D. Johnson (Apple Microarchitecture Research, Firestorm): four cycles to a multiply-add.
+_M1 = Pipelines(
+    8, {"neon": 4, "load": 3, "store": 2, "integer": 6, "branch": 2}, 600,
+    _uses(4, 3, Use("load", 1, 6), Use("load", 1, 4), Use("store", 1, 1), "neon"),
+)  # fmt: skip
+
+# A line from memory: 64 bytes at what a core of four gets of the memory of a common board or server. A Raspberry
+# Pi 4 at 1.5 GHz reads some 4 GB/s with all cores: 96 cycles; little cores of phones somewhat less a core.
+CORES = {
+    "sapphirerapids": Core("skylake-avx512", "x86-64-v4", 512, 1.0, 0.5, 2.0, 14.0),
+    "x86_64_v4": Core("skylake-avx512", "x86-64-v4", 512, 1.0, 0.5, 2.0, 14.0),
+    "cortex_a53": Core(_A53, "cortex-a53", 0, 0.0, 8.0, 20.0, 120.0),
+    "cortex_a55": Core(_A55, "cortex-a53", 0, 0.0, 6.0, 16.0, 100.0),
+    "cortex_a72": Core("cortex-a72", "cortex-a72", 128, 1.0, 4.0, 12.0, 96.0),
+    "cortex_a76": Core("neoverse-n1", "cortex-a72", 128, 1.0, 2.0, 8.0, 40.0),
+    "cortex_a78": Core("neoverse-n1", "cortex-a72", 160, 1.0, 2.0, 8.0, 40.0),
+    "neoverse_n1": Core("neoverse-n1", "cortex-a72", 128, 1.0, 2.0, 6.0, 30.0),
+    "neoverse_v1": Core("neoverse-v1", "cortex-a72", 256, 1.0, 1.5, 5.0, 20.0),
+    "neoverse_n2": Core("neoverse-n2", "cortex-a72", 160, 1.0, 1.5, 6.0, 24.0),
+    "m1": Core(_M1, "cortex-a72", 600, 1.0, 1.0, 3.0, 12.0),
+}  # fmt: skip
+
+
+def core_of(target: HardwareTarget) -> Core:
+    """The model of a target's core. Raises TuningError where there is none."""
+    known = CORES.get(target.micro_architecture) or CORES.get(target.name.replace("-", "_"))
+    if known is None:
+        names = ", ".join(name.replace("_", "-") for name in CORES)
+        raise TuningError(
+            f"target {target.name}: expected a core that there is a model of ({names}); "
+            f"tune on the machine itself instead"
+        )
+    return known
