@@ -30,6 +30,7 @@ _VERSION = re.compile(r"[0-9A-Za-z.+-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-f]{8,128}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _MAX_DECISIONS = 64
+_MOST_NEXT = 16
 _MAX_DECISION = 65536
 _MAX_SECONDS = 1e6
 
@@ -42,12 +43,35 @@ class Seconds(TypedDict):
     spread: float
 
 
-class Provenance(TypedDict):
-    """``kind`` "measured" or "modelled", on or by what, and after how many trials."""
+class Runner(TypedDict):
+    """A candidate that came after the record's own, and its modelled seconds."""
 
+    variant: str
+    decisions: dict[str, int]
+    seconds: float
+
+
+class Model(TypedDict):
+    """The tool with its version, the core whose model it used, how the way of modelling did where it could be
+    measured, and the next best candidates, to be measured later."""
+
+    tool: str
+    core: str
+    validation: str
+    next: list[Runner]
+
+
+class _Origin(TypedDict):
     kind: str
     on: str
     trials: int
+
+
+class Provenance(_Origin, total=False):
+    """``kind`` "measured" or "modelled", on or by what, and after how many trials. ``model`` is there for
+    records that ``tvm-attention tune --modelled`` wrote."""
+
+    model: Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,11 +180,15 @@ def _check_decisions(decisions: object) -> None:
 def _check_seconds(seconds: object) -> None:
     data = mapping("seconds", seconds, set(Seconds.__annotations__))
     for name, value in data.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise wrong_type(f"seconds: {name}", "a number", value)
-        # NaN fails every comparison; math.isfinite would overflow on a very long int.
-        if not (0 <= value <= _MAX_SECONDS) or (value == 0 and name != "spread"):
-            raise wrong(f"seconds: {name}", f"more than 0 and at most {_MAX_SECONDS:g}", value)
+        _check_time(f"seconds: {name}", value, may_be_zero=name == "spread")
+
+
+def _check_time(where: str, value: object, *, may_be_zero: bool = False) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise wrong_type(where, "a number", value)
+    # NaN fails every comparison; math.isfinite would overflow on a very long int.
+    if not (0 <= value <= _MAX_SECONDS) or (value == 0 and not may_be_zero):
+        raise wrong(where, f"more than 0 and at most {_MAX_SECONDS:g}", value)
 
 
 def _check_hardware(hardware: object, target: str) -> None:
@@ -178,8 +206,29 @@ def _check_hardware(hardware: object, target: str) -> None:
 
 
 def _check_provenance(provenance: object) -> None:
-    data = mapping("provenance", provenance, set(Provenance.__annotations__))
+    names = set(_Origin.__annotations__)
+    modelled = isinstance(provenance, dict) and provenance.get("kind") == "modelled"
+    if modelled and "model" in cast("dict[str, object]", provenance):
+        names.add("model")
+    data = mapping("provenance", provenance, names)
     if data["kind"] not in PROVENANCES:
         raise wrong("provenance: kind", f"one of {', '.join(PROVENANCES)}", data["kind"])
     one_line("provenance: on", data["on"])
     whole_number("provenance: trials", data["trials"], 0, 10**9)
+    if "model" in names:
+        _check_model(data["model"])
+
+
+def _check_model(model: object) -> None:
+    data = mapping("provenance: model", model, set(Model.__annotations__))
+    for name in ("tool", "core", "validation"):
+        one_line(f"provenance: model: {name}", data[name])
+    if not isinstance(data["next"], list):
+        raise wrong_type("provenance: model: next", "a list", data["next"])
+    if len(data["next"]) > _MOST_NEXT:
+        raise InvalidValueError(f"provenance: model: next: expected at most {_MOST_NEXT}")
+    for runner in data["next"]:
+        fields_of = mapping("provenance: model: next", runner, set(Runner.__annotations__))
+        matching_text("provenance: model: next: variant", fields_of["variant"], _WORD)
+        _check_decisions(fields_of["decisions"])
+        _check_time("provenance: model: next: seconds", fields_of["seconds"])

@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
 from tvm import tirx
 
+from tvm_attention.modelling.nests import Access, Nest
+
 _TASK = "task"  # tvm_attention.lowering.distribution
 Values = dict[Any, int]
-_Number = Callable[[Values], int]
-
-
-@dataclass(frozen=True)
-class Access:
-    """Elements of a buffer: ``base``, the byte of the first with all loops at their start, ``extent``, bytes read
-    together, and for each loop that moves it, by name, the bytes that a turn moves it."""
-
-    buffer: str
-    base: int
-    extent: int
-    steps: Mapping[str, int]
-
-
-@dataclass
-class Nest:
-    """A loop with its turns, the accesses right inside it and the loops inside; the task itself has one turn."""
-
-    name: str
-    turns: int
-    accesses: list[Access] = field(default_factory=list)
-    inner: list[Nest] = field(default_factory=list)
 
 
 def nest_of(body: Any, sizes: Mapping[str, int]) -> Nest:
@@ -68,7 +47,7 @@ class _Reader:
         elif isinstance(stmt, tirx.BufferStore) and stmt.buffer.name == _TASK:
             self._task[self._value(stmt.indices[0])] = self._value(stmt.value)
         elif isinstance(stmt, tirx.BufferStore):
-            self._access(stmt.buffer, stmt.indices, nest, loops, 1)
+            self._access(stmt.buffer, stmt.indices, nest, loops, written=True)
             self._loads(stmt.value, nest, loops)
         elif isinstance(stmt, tirx.Evaluate):
             self._loads(stmt.value, nest, loops)
@@ -86,7 +65,7 @@ class _Reader:
 
     def _loads(self, value: Any, nest: Nest, loops: list[tuple[Any, str, int]]) -> None:
         if hasattr(value, "source"):  # a load; a shuffle of vectors has indices, too
-            self._access(value.source, value.indices, nest, loops, 1)
+            self._access(value.source, value.indices, nest, loops, written=False)
             return
         if isinstance(value, tvm.ir.Call):
             for argument in value.args:
@@ -97,7 +76,13 @@ class _Reader:
                 self._loads(getattr(value, part), nest, loops)
 
     def _access(
-        self, buffer: Any, indices: Any, nest: Nest, loops: list[tuple[Any, str, int]], count: int
+        self,
+        buffer: Any,
+        indices: Any,
+        nest: Nest,
+        loops: list[tuple[Any, str, int]],
+        *,
+        written: bool,
     ) -> None:
         if buffer.scope() == "local" or buffer.name == _TASK:
             return
@@ -113,7 +98,7 @@ class _Reader:
                 if step:
                     steps[name] = step * size
         lanes = next((int(i.lanes) for i in indices if isinstance(i, tirx.Ramp)), 1)
-        nest.accesses.append(Access(buffer.name, base * size, lanes * size, steps))
+        nest.accesses.append(Access(buffer.name, base * size, lanes * size, steps, written))
 
     def _place(self, buffer: Any, indices: Any) -> Callable[[], int]:
         """The number of the first element, given what the variables are."""

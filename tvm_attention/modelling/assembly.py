@@ -117,9 +117,7 @@ def _reverse_postorder(blocks: list[Block]) -> list[int]:
     return order[::-1]
 
 
-def _dominators(
-    order: list[int], place: dict[int, int], before: list[list[int]]
-) -> dict[int, int]:
+def _dominators(order: list[int], place: dict[int, int], before: list[list[int]]) -> dict[int, int]:
     """The immediate dominator of each block (Cooper, Harvey and Kennedy's iteration)."""
     dominator = {0: 0}
     changed = True
@@ -157,9 +155,7 @@ def _add_body(body: set[int], end: int, before: list[list[int]]) -> None:
 def _nested(loops: list[Loop], place: dict[int, int]) -> list[Loop]:
     outermost: list[Loop] = []
     for loop in loops:
-        around = [
-            o for o in loops if loop.head in o.blocks and len(o.blocks) > len(loop.blocks)
-        ]
+        around = [o for o in loops if loop.head in o.blocks and len(o.blocks) > len(loop.blocks)]
         parent = min(around, key=lambda o: len(o.blocks), default=None)
         (outermost if parent is None else parent.inner).append(loop)
     for siblings in (outermost, *(loop.inner for loop in loops)):

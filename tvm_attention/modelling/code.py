@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from tvm_attention._tvm import import_tvm, signals_left_alone
 from tvm_attention.errors import KernelBuildError, TuningError
-from tvm_attention.modelling.accesses import Nest, nest_of
 from tvm_attention.modelling.assembly import Block, Loop, function_blocks, natural_loops
 from tvm_attention.modelling.instructions import Counts, analysable, counts
 from tvm_attention.modelling.lengths import scalars, strides
+from tvm_attention.modelling.nests import Nest
 from tvm_attention.modelling.trip_counts import IrLoop, functions, ir_loops
 from tvm_attention.schedules import Candidate
 from tvm_attention.target import HardwareTarget
@@ -46,10 +46,11 @@ class CodeRegion:
 
 @dataclass(frozen=True)
 class Code:
-    """All parallel loops of a kernel. ``kind`` is "x86" or "arm"."""
+    """All parallel loops of a kernel on so many threads. ``kind`` is "x86" or "arm"."""
 
     kind: str
     regions: tuple[CodeRegion, ...]
+    threads: int
 
 
 def code_of(
@@ -60,6 +61,7 @@ def code_of(
     Raises KernelBuildError if TVM cannot build it, TuningError for code that cannot be modelled.
     """
     tvm = import_tvm()
+    from tvm_attention.modelling.accesses import nest_of
     from tvm_attention.modelling.one_task import task_kernel
 
     try:
@@ -85,7 +87,7 @@ def code_of(
         )
         for name, region in zip(names, kernel.regions, strict=True)
     ]
-    return Code(target.kind, tuple(regions))
+    return Code(target.kind, tuple(regions), threads)
 
 
 def _loops(text: str, kind: str, name: str, ir: list[IrLoop]) -> list[CodeLoop]:

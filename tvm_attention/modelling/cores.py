@@ -9,6 +9,7 @@ instead of four. For Sapphire Rapids it has one 512-bit FMA a cycle instead of t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tvm_attention.errors import TuningError
@@ -19,13 +20,15 @@ from tvm_attention.target import HardwareTarget
 @dataclass(frozen=True)
 class Core:
     """model: LLVM's name of a processor, or pipelines of our own. compiled_as: the target whose code is
-    modelled; cores of one share it. window: instructions that start out of order, with which short loops overlap;
-    0 in order. spill: cycles of a store and reload. line_l1, line_l2: cycles for a line of 64 bytes from L2 and
-    from beyond, of which a core fetches several at a time. line_memory: the same from memory with all cores
-    reading."""
+    modelled; cores of one share it. clock: GHz. window: instructions that start out of order, with which short
+    loops overlap; 0 in order. spill: cycles of a store and reload. line_l1, line_l2: cycles for a line of 64 bytes
+    from L2 and from beyond, of which a core fetches several at a time. line_memory: the same from memory with all
+    cores reading."""
 
+    name: str
     model: str | Pipelines
     compiled_as: str
+    clock: float
     window: int
     spill: float
     line_l1: float
@@ -80,30 +83,34 @@ _M1 = Pipelines(
     _uses(4, 3, Use("load", 1, 6), Use("load", 1, 4), Use("store", 1, 1), "neon"),
 )  # fmt: skip
 
-# A line from memory: 64 bytes at what a core of four gets of the memory of a common board or server. A Raspberry
-# Pi 4 at 1.5 GHz reads some 4 GB/s with all cores: 96 cycles; little cores of phones somewhat less a core.
-CORES = {
-    "sapphirerapids": Core("skylake-avx512", "x86-64-v4", 512, 1.0, 0.5, 2.0, 14.0),
-    "x86_64_v4": Core("skylake-avx512", "x86-64-v4", 512, 1.0, 0.5, 2.0, 14.0),
-    "cortex_a53": Core(_A53, "cortex-a53", 0, 0.0, 8.0, 20.0, 120.0),
-    "cortex_a55": Core(_A55, "cortex-a53", 0, 0.0, 6.0, 16.0, 100.0),
-    "cortex_a72": Core("cortex-a72", "cortex-a72", 128, 1.0, 4.0, 12.0, 96.0),
-    "cortex_a76": Core("neoverse-n1", "cortex-a72", 128, 1.0, 2.0, 8.0, 40.0),
-    "cortex_a78": Core("neoverse-n1", "cortex-a72", 160, 1.0, 2.0, 8.0, 40.0),
-    "neoverse_n1": Core("neoverse-n1", "cortex-a72", 128, 1.0, 2.0, 6.0, 30.0),
-    "neoverse_v1": Core("neoverse-v1", "cortex-a72", 256, 1.0, 1.5, 5.0, 20.0),
-    "neoverse_n2": Core("neoverse-n2", "cortex-a72", 160, 1.0, 1.5, 6.0, 24.0),
-    "m1": Core(_M1, "cortex-a72", 600, 1.0, 1.0, 3.0, 12.0),
-}  # fmt: skip
+# Clocks are those of common boards and servers. Lines: what a core waits for one that is fetched by itself, among
+# others, from L2; from beyond; and from memory when all cores read: 64 bytes at what each of four gets. A
+# Raspberry Pi 4 at 1.5 GHz reads some 4 GB/s in all. Sapphire Rapids' figures were measured (two cores), the others
+# are assumed by vendors' bandwidths; they decide between candidates only where memory does.
+_ALL = (
+    Core("sapphirerapids", "skylake-avx512", "x86-64-v4", 2.8, 512, 1.0, 0.7, 4.0, 6.4),
+    Core("x86_64_v4", "skylake-avx512", "x86-64-v4", 2.8, 512, 1.0, 0.7, 4.0, 6.4),
+    Core("cortex_a53", _A53, "cortex-a53", 1.4, 0, 0.0, 6.0, 16.0, 90.0),
+    Core("cortex_a55", _A55, "cortex-a53", 1.8, 0, 0.0, 4.0, 12.0, 80.0),
+    Core("cortex_a72", "cortex-a72", "cortex-a72", 1.5, 128, 1.0, 2.0, 8.0, 96.0),
+    Core("cortex_a76", "neoverse-n1", "cortex-a72", 2.4, 128, 1.0, 1.0, 6.0, 40.0),
+    Core("cortex_a78", "neoverse-n1", "cortex-a72", 2.4, 160, 1.0, 1.0, 6.0, 40.0),
+    Core("neoverse_n1", "neoverse-n1", "cortex-a72", 2.6, 128, 1.0, 1.0, 4.0, 24.0),
+    Core("neoverse_v1", "neoverse-v1", "cortex-a72", 2.6, 256, 1.0, 0.75, 3.0, 18.0),
+    Core("neoverse_n2", "neoverse-n2", "cortex-a72", 2.8, 160, 1.0, 0.75, 4.0, 20.0),
+    Core("m1", _M1, "cortex-a72", 3.2, 600, 1.0, 0.5, 2.0, 12.0),
+)
+CORES: Mapping[str, Core] = {core.name: core for core in _ALL}
 
 
 def core_of(target: HardwareTarget) -> Core:
     """The model of a target's core. Raises TuningError where there is none."""
-    known = CORES.get(target.micro_architecture) or CORES.get(target.name.replace("-", "_"))
-    if known is None:
-        names = ", ".join(name.replace("_", "-") for name in CORES)
-        raise TuningError(
-            f"target {target.name}: expected a core that there is a model of ({names}); "
-            f"tune on the machine itself instead"
-        )
-    return known
+    for name in (target.name, target.micro_architecture):
+        known = CORES.get(name.replace("-", "_"))
+        if known is not None:
+            return known
+    names = ", ".join(name.replace("_", "-") for name in CORES)
+    raise TuningError(
+        f"target {target.name}: expected a core that there is a model of ({names}); "
+        f"tune on the machine itself instead"
+    )

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
+from tvm_attention.errors import TuningError
 from tvm_attention.modelling.code import Code, CodeLoop, CodeRegion
 from tvm_attention.modelling.cores import Core
 from tvm_attention.modelling.machine_code import Steady
 from tvm_attention.modelling.self_check import steady_cycles
 from tvm_attention.modelling.traffic import lines_into
-from tvm_attention.schedules import MachineParameters
-from tvm_attention.work import all_bytes
+from tvm_attention.schedules import Candidate, MachineParameters
+from tvm_attention.work import all_bytes, flops
 from tvm_attention.workload import AttentionWorkload
 
 LINE = 64
 _MOST_OVERLAP = 8.0
+# Of all instructions: loops with fewer are not analysed, but counted at so many instructions a cycle.
+_MINOR = 0.003
+_MINOR_RATE = 2.0
+# Where a decoding kernel does not ask for lines ahead: the processor alone starts anew at every page of memory.
+_UNASKED = 1.15
+_UNASKED_IN_ORDER = 1.3
+# Vectors of multiply-adds over those that the work needs: exp2, tails and rows beyond a causal mask's edge are
+# below. Above, branches that exclude each other have been counted both.
+_MOST_MULTIPLIES = 1.7
 # Of the shorter of computing and reading from memory: what the longer does not hide.
 _NOT_HIDDEN = 0.25
 
@@ -37,26 +48,59 @@ class Estimate:
 def estimate(
     code: Code,
     workload: AttentionWorkload,
+    candidate: Candidate,
     core: Core,
     machine: MachineParameters,
-    threads: int,
 ) -> Estimate:
-    """The time of a kernel on a core, in cycles."""
-    loops = [loop for region in code.regions for loop in region.loops]
-    steady = iter(steady_cycles([loop.instructions for loop in loops], code.kind, core))
+    """The time of a candidate's code on a core, in cycles. Raises TuningError where it does not add up."""
+    _require_consistent(code, workload, machine)
+    major = _major(code)
+    known = dict(zip(major, steady_cycles(tuple(major), code.kind, core), strict=True))
     computing = caches = 0.0
     for region in code.regions:
-        cycles = sum(_cycles(loop, next(steady), core) for loop in region.loops)
+        cycles = sum(_cycles(loop, known.get(loop.instructions), core) for loop in region.loops)
         computing += region.slowest * cycles
         caches += region.slowest * _fetching(region, core, machine)
-    lines = all_bytes(workload) / LINE
-    decodes = workload.length_class.startswith("decode")
-    memory = core.line_memory * lines / threads if decodes else 0.0
-    return Estimate(computing, caches, memory)
+    return Estimate(computing, caches, _memory(workload, candidate, core, code.threads))
 
 
-def _cycles(loop: CodeLoop, steady: Steady, core: Core) -> float:
+def _memory(w: AttentionWorkload, candidate: Candidate, core: Core, threads: int) -> float:
+    """Cycles of lines from memory: of decoding, which uses each once."""
+    if candidate.variant != "split_kv":
+        return 0.0
+    lines = all_bytes(w) / LINE / threads
+    if candidate["prefetch"]:
+        return core.line_memory * lines
+    return core.line_memory * lines * (_UNASKED if core.window else _UNASKED_IN_ORDER)
+
+
+def _require_consistent(code: Code, w: AttentionWorkload, machine: MachineParameters) -> None:
+    done = sum(
+        region.tasks * loop.times * loop.counts.fma
+        for region in code.regions
+        for loop in region.loops
+    )
+    needed = flops(w) / 2 / machine.lanes
+    if not 1.0 - 0.05 <= done / needed <= _MOST_MULTIPLIES:
+        raise TuningError(
+            f"{done / needed:.2f} times the multiply-adds of the work: its branches are not understood"
+        )
+
+
+def _major(code: Code) -> list[tuple[str, ...]]:
+    """The instructions of the loops in which the time goes, each once."""
+    work: dict[tuple[str, ...], float] = defaultdict(float)
+    for region in code.regions:
+        for loop in region.loops:
+            work[loop.instructions] += region.slowest * loop.times * len(loop.instructions)
+    total = sum(work.values())
+    return [loop for loop, count in work.items() if count > _MINOR * total]
+
+
+def _cycles(loop: CodeLoop, steady: Steady | None, core: Core) -> float:
     """Of all turns in a task."""
+    if steady is None:
+        return loop.times * len(loop.instructions) / _MINOR_RATE
     cycles = steady.cycles
     if core.window and loop.innermost:
         # The next entry of a short loop starts while this one waits for its last results.

@@ -68,7 +68,9 @@ def _read(text: str) -> _Instruction:
         results = 4
     writes, reads = named[:results], named[results:]
     # They add to, or keep a part of, what they write.
-    if name.startswith(("fmla", "fmls", "fmlal", "mla", "ins", "bfm", "sdot")) or _part(name, operands):
+    if name.startswith(("fmla", "fmls", "fmlal", "mla", "ins", "bfm", "sdot")) or _part(
+        name, operands
+    ):
         reads = [*reads, *writes]
     base = _BASE.search(operands)
     if base and _WRITES_BACK.search(operands):
@@ -89,8 +91,10 @@ def _kind(name: str, operands: str) -> str:
     if name.startswith(("ld", "prfm")):
         wide = bool(re.search(r"\bq\d+|v\d+\.(16b|8h|4s|2d)", operands))
         pair = name.startswith(("ldp", "ld2")) or operands.count("v") >= 2
-        return "prefetch" if name == "prfm" else ("pair " if pair else "") + (
-            "wide load" if wide else "load"
+        return (
+            "prefetch"
+            if name == "prfm"
+            else ("pair " if pair else "") + ("wide load" if wide else "load")
         )
     if name.startswith("st"):
         wide = bool(re.search(r"\bq\d+|v\d+\.(16b|8h|4s|2d)", operands))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 
 from tvm_attention.errors import TuningError
@@ -53,11 +53,16 @@ EXPECTED: Mapping[str, tuple[float, ...]] = {
 }
 
 
-def steady_cycles(loops: Sequence[Sequence[str]], kind: str, core: Core) -> list[Steady]:
+def steady_cycles(loops: tuple[tuple[str, ...], ...], kind: str, core: Core) -> tuple[Steady, ...]:
     """Steady cycles of loops on a core, by whichever model it has."""
     if isinstance(core.model, str):
-        return machine_code.steady(loops, kind, core.model, FEATURES[kind])
-    return pipelines.steady(loops, core.model)
+        return _analysed(loops, kind, core.model)
+    return tuple(pipelines.steady(loops, core.model))
+
+
+@lru_cache(maxsize=8)  # several cores have the same model
+def _analysed(loops: tuple[tuple[str, ...], ...], kind: str, processor: str) -> tuple[Steady, ...]:
+    return tuple(machine_code.steady(loops, kind, processor, FEATURES[kind]))
 
 
 # What our kernels may use: the analyser refuses instructions that its processor lacks.
@@ -69,7 +74,7 @@ def differences(name: str) -> list[str]:
     core = CORES[name]
     loops = _X86 if len(EXPECTED[name]) == len(_X86) else _ARM
     kind = "x86" if loops is _X86 else "arm"
-    found = steady_cycles(list(loops.values()), kind, core)
+    found = steady_cycles(tuple(map(tuple, loops.values())), kind, core)
     return [
         f"{what}: {got.cycles:.2f} cycles, {expected:.2f} by the guide"
         for what, got, expected in zip(loops, found, EXPECTED[name], strict=True)

@@ -1,34 +1,46 @@
-"""Cache lines that a nest of loops brings into a cache of a given size: by footprints, without simulation."""
+"""Cache lines that a nest of loops moves into and out of a cache of a given size: by footprints, without
+simulation. A line that is written is fetched first and goes out again: it counts twice."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
 
-from tvm_attention.modelling.accesses import Access, Nest
+from tvm_attention.modelling.nests import Access, Nest
 
 LINE = 64
 _FILLED = 0.75  # of a cache: what is left is for what is not counted and for conflicts
 
 
 def lines_into(nest: Nest, size: int) -> float:
-    """Lines that a run of the nest brings into a cache of ``size`` bytes that held none of them."""
-    return _traffic(nest, size * _FILLED / LINE)
+    """Lines that a run of the nest moves between a cache of ``size`` bytes, that held none, and what is behind."""
+    return _traffic(nest, size * _FILLED / LINE, _written(nest))
 
 
-def _traffic(nest: Nest, room: float) -> float:
+def _traffic(nest: Nest, room: float, written: set[str]) -> float:
     """The outermost loops whose lines all fit bring each once; one around them brings again what a turn moves."""
     whole = _lines(nest, {})
     if sum(whole.values()) <= room:
-        return float(sum(whole.values()))
+        return _both_ways(whole, written)
     turn = _turn(nest)
     if sum(turn.values()) <= room:
         # A turn finds what this loop does not move, and the rest of the lines that the one before began.
         moved = _moved(nest)
-        return float(sum(whole[b] if b in moved else n for b, n in turn.items()))
-    inner = sum(_traffic(loop, room) for loop in nest.inner)
-    own = sum(_of_accesses(nest.accesses, {}).values())
+        return _both_ways({b: whole[b] if b in moved else n for b, n in turn.items()}, written)
+    inner = sum(_traffic(loop, room, written) for loop in nest.inner)
+    own = _both_ways(_of_accesses(nest.accesses, {}), written)
     return nest.turns * (inner + own)
+
+
+def _both_ways(lines: Mapping[str, float], written: set[str]) -> float:
+    return float(sum(2 * n if buffer in written else n for buffer, n in lines.items()))
+
+
+def _written(nest: Nest) -> set[str]:
+    found = {a.buffer for a in nest.accesses if a.written}
+    for loop in nest.inner:
+        found |= _written(loop)
+    return found
 
 
 def _lines(nest: Nest, outer: Mapping[str, int]) -> dict[str, float]:
