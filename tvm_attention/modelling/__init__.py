@@ -1,4 +1,5 @@
-"""Tuning for a machine that is not here: candidates are compiled for it and their machine code is modelled."""
+"""Tuning for a machine that is not here: candidates are compiled for it and their machine code is
+modelled."""
 
 from tvm_attention.modelling.tuning import THREADS, tune_modelled
 

@@ -1,4 +1,5 @@
-"""The machine code of a candidate's tasks as loops with their counts, ready for any core that it is code for."""
+"""The machine code of a candidate's tasks as loops with their counts, ready for any core that it is code
+for."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ _HARMLESS = frozenset({"memset", "memcpy", "memmove"})
 
 @dataclass(frozen=True)
 class CodeLoop:
-    """Instructions of one turn of a loop, without those of loops inside; how often a task turns it in all, how
-    often at a time, and whether there is no loop inside."""
+    """Instructions of one turn of a loop, without those of loops inside; how often a task turns it in
+    all, how often at a time, and whether there is no loop inside."""
 
     instructions: tuple[str, ...]
     counts: Counts
@@ -35,8 +36,8 @@ class CodeLoop:
 
 @dataclass(frozen=True)
 class CodeRegion:
-    """A parallel loop: the loops of a task, what it reads and writes, and how many tasks the slowest of the threads
-    has and how many there are."""
+    """A parallel loop: the loops of a task, what it reads and writes, and how many tasks the slowest of
+    the threads has and how many there are."""
 
     loops: tuple[CodeLoop, ...]
     nest: Nest
@@ -60,17 +61,15 @@ def code_of(
 
     Raises KernelBuildError if TVM cannot build it, TuningError for code that cannot be modelled.
     """
-    tvm = import_tvm()
+    import_tvm()
+    from tvm_attention.lowering.machine_code import compiled
     from tvm_attention.modelling.accesses import nest_of
     from tvm_attention.modelling.one_task import task_kernel
 
     try:
         with signals_left_alone():
             kernel = task_kernel(workload, target, candidate, threads)
-            # As tvm_attention.compiler does.
-            once = tvm.transform.PassContext(disabled_pass=["s_tir.CompactBufferAllocation"])
-            with once:
-                library = tvm.compile(kernel.module, tvm.target.Target(target.llvm()))
+            library = compiled({"main": kernel.main}, target)
             text, ir = (library.mod.inspect_source(form) for form in ("asm", "ll"))
     except Exception as error:
         raise KernelBuildError(f"TVM could not build {candidate}: {error}") from error

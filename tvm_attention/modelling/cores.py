@@ -1,10 +1,11 @@
 """The cores that can be modelled: whose pipelines, and what memory costs them.
 
-Each is checked against what its vendor's guide says (tvm_attention.modelling.self_check) before it is believed.
-LLVM 19's own models are wrong for some: it takes the Cortex-A76 and A78 for a Cortex-A57, with one 128-bit FMLA
-a cycle instead of two; has none of the Cortex-A53's results forwarded; gives the Cortex-A55 two 128-bit FMLA a cycle
-instead of one and six cycles to a pair of loads; and takes Apple's M1 for a Cyclone, with three vector pipelines
-instead of four. For Sapphire Rapids it has one 512-bit FMA a cycle instead of two, which Skylake's model has.
+Each is checked against what its vendor's guide says (tvm_attention.modelling.self_check) before it is
+believed. LLVM 19's own models are wrong for some: it takes the Cortex-A76 and A78 for a Cortex-A57, with
+one 128-bit FMLA a cycle instead of two; has none of the Cortex-A53's results forwarded; gives the
+Cortex-A55 two 128-bit FMLA a cycle instead of one and six cycles to a pair of loads; and takes Apple's
+M1 for a Cyclone, with three vector pipelines instead of four. For Sapphire Rapids it has one 512-bit FMA
+a cycle instead of two, which Skylake's model has.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from tvm_attention.target import HardwareTarget
 @dataclass(frozen=True)
 class Core:
     """model: LLVM's name of a processor, or pipelines of our own. compiled_as: the target whose code is
-    modelled; cores of one share it. clock: GHz. window: instructions that start out of order, with which short
-    loops overlap; 0 in order. spill: cycles of a store and reload. line_l1, line_l2: cycles for a line of 64 bytes
-    from L2 and from beyond, of which a core fetches several at a time. line_memory: the same from memory with all
-    cores reading."""
+    modelled; cores of one share it. clock: GHz. window: instructions that start out of order, with which
+    short loops overlap; 0 in order. spill: cycles of a store and reload. line_l1, line_l2: cycles for a
+    line of 64 bytes from L2 and from beyond, of which a core fetches several at a time. line_memory: the
+    same from memory with all cores reading."""
 
     name: str
     model: str | Pipelines
@@ -64,10 +65,9 @@ def _uses(
     }
 
 
-# In order, two a cycle. Vectors of 128 bits take both halves of the NEON unit: one a cycle. A load of 128 bits takes
-# two cycles in which nothing else starts (Arm Cortex-A55 Software Optimization Guide, ARM-EPM-128372, 3.2 and 4; for
-# the A53 there is no such guide, Arm says; that it is as narrow, and has the longer multiply-add, is
-# common knowledge of those who write kernels for it, for example ncnn's notes on dual issue).
+# In order, two a cycle. Vectors of 128 bits take both halves of the NEON unit: one a cycle. A load of
+# 128 bits takes two cycles in which nothing else starts (Arm Cortex-A55 Software Optimization Guide; of
+# the A53 Arm publishes none, and ncnn's notes on dual issue say the same of it).
 _LITTLE = {"neon": 1, "memory": 1, "integer": 2, "branch": 1}
 _WIDE = Use("memory", 2, 5, alone=True)
 _A53 = Pipelines(2, _LITTLE, 0, _uses(
@@ -76,17 +76,18 @@ _A53 = Pipelines(2, _LITTLE, 0, _uses(
 _A55 = Pipelines(2, _LITTLE, 0, _uses(
     4, 4, _WIDE, Use("memory", 1, 3), Use("memory", 1, 1), "neon",
 ))  # fmt: skip
-# Apple Silicon CPU Optimization Guide 3.0: eight a cycle, four vector pipelines, three loads or two stores; latencies
-# as measured by D. Johnson (Apple Microarchitecture Research, Firestorm): four cycles to a multiply-add.
+# Eight a cycle, four vector pipelines, three loads or two stores (Apple Silicon CPU Optimization Guide);
+# four cycles to a multiply-add (D. Johnson, Apple Microarchitecture Research).
 _M1 = Pipelines(
     8, {"neon": 4, "load": 3, "store": 2, "integer": 6, "branch": 2}, 600,
     _uses(4, 3, Use("load", 1, 6), Use("load", 1, 4), Use("store", 1, 1), "neon"),
 )  # fmt: skip
 
-# Clocks are those of common boards and servers. Lines: what a core waits for one that is fetched by itself, among
-# others, from L2; from beyond; and from memory when all cores read: 64 bytes at what each of four gets. A
-# Raspberry Pi 4 at 1.5 GHz reads some 4 GB/s in all. Sapphire Rapids' figures were measured (two cores), the others
-# are assumed by vendors' bandwidths; they decide between candidates only where memory does.
+# Clocks are those of common boards and servers. Lines: what a core waits for one that is fetched by
+# itself, among others, from L2; from beyond; and from memory when all cores read: 64 bytes at what each
+# of four gets. A Raspberry Pi 4 at 1.5 GHz reads some 4 GB/s in all. Sapphire Rapids' figures were
+# measured (two cores), the others are assumed by vendors' bandwidths; they decide between candidates
+# only where memory does.
 _ALL = (
     Core("sapphirerapids", "skylake-avx512", "x86-64-v4", 2.8, 512, 1.0, 0.7, 4.0, 6.4),
     Core("x86_64_v4", "skylake-avx512", "x86-64-v4", 2.8, 512, 1.0, 0.7, 4.0, 6.4),

@@ -10,7 +10,8 @@ from tvm_attention.modelling.code import Code, CodeLoop, CodeRegion
 from tvm_attention.modelling.cores import Core
 from tvm_attention.modelling.machine_code import Steady
 from tvm_attention.modelling.self_check import steady_cycles
-from tvm_attention.modelling.traffic import lines_into
+from tvm_attention.modelling.task_weights import query_blocks
+from tvm_attention.modelling.traffic import lines_into, lines_that_stay
 from tvm_attention.schedules import Candidate, MachineParameters
 from tvm_attention.work import all_bytes, flops
 from tvm_attention.workload import AttentionWorkload
@@ -20,20 +21,23 @@ _MOST_OVERLAP = 8.0
 # Of all instructions: loops with fewer are not analysed, but counted at so many instructions a cycle.
 _MINOR = 0.003
 _MINOR_RATE = 2.0
-# Where a decoding kernel does not ask for lines ahead: the processor alone starts anew at every page of memory.
+# Where a decoding kernel does not ask for lines ahead: the processor alone starts anew at every page of
+# memory.
 _UNASKED = 1.15
 _UNASKED_IN_ORDER = 1.3
-# Vectors of multiply-adds over those that the work needs: exp2, tails and rows beyond a causal mask's edge are
-# below. Above, branches that exclude each other have been counted both.
+# Vectors of multiply-adds over those that the work needs: exp2, tails and rows beyond a causal mask's
+# edge are below. Above, branches that exclude each other have been counted both.
 _MOST_MULTIPLIES = 1.7
+# Keys and values and their copies, of which all tasks of a head read the same.
+_SHARED = frozenset({"key", "value", "KP", "VP"})
 # Of the shorter of computing and reading from memory: what the longer does not hide.
 _NOT_HIDDEN = 0.25
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Cycles of the slowest thread: of its instructions, of lines that its caches fetch, and of lines from memory
-    that all threads together read and write, as far as each adds to the total."""
+    """Cycles of the slowest thread: of its instructions, of lines that its caches fetch, and of lines
+    from memory that all threads together read and write, as far as each adds to the total."""
 
     computing: float
     caches: float
@@ -56,11 +60,13 @@ def estimate(
     _require_consistent(code, workload, machine)
     major = _major(code)
     known = dict(zip(major, steady_cycles(tuple(major), code.kind, core), strict=True))
+    blocks = query_blocks(workload, candidate, machine.lanes)
+    alike = 1.0 if blocks is None else blocks.neighbours(code.threads)
     computing = caches = 0.0
     for region in code.regions:
         cycles = sum(_cycles(loop, known.get(loop.instructions), core) for loop in region.loops)
         computing += region.slowest * cycles
-        caches += region.slowest * _fetching(region, core, machine)
+        caches += region.slowest * _fetching(region, core, machine, alike)
     return Estimate(computing, caches, _memory(workload, candidate, core, code.threads))
 
 
@@ -110,7 +116,13 @@ def _cycles(loop: CodeLoop, steady: Steady | None, core: Core) -> float:
     return (cycles + core.spill * loop.counts.spills) * loop.times
 
 
-def _fetching(region: CodeRegion, core: Core, machine: MachineParameters) -> float:
+def _fetching(region: CodeRegion, core: Core, machine: MachineParameters, alike: float) -> float:
+    """Cycles of lines that a task fetches. What ``alike`` tasks one after the other read, if it stays in
+    L2, is fetched from beyond once for all."""
     l1 = lines_into(region.nest, machine.l1)
-    l2 = lines_into(region.nest, machine.l2)
+    stay = lines_that_stay(region.nest, machine.l2)
+    if stay is None:
+        l2 = lines_into(region.nest, machine.l2)
+    else:
+        l2 = sum(n / alike if buffer in _SHARED else n for buffer, n in stay.items())
     return core.line_l1 * l1 + core.line_l2 * l2

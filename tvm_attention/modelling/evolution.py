@@ -13,7 +13,6 @@ from functools import reduce
 
 from tvm_attention.modelling.ir_values import Definitions, Expression, NotKnown, Value
 
-
 _TOKEN = re.compile(
     r"\s*(/u|umin_seq|[us]m(?:in|ax)|zext|sext|trunc|to|[-+]?\d+|%[\w.$\"-]+|i\d+|<%[^>]*>|<\w+>|[(){}+*,])"
 )

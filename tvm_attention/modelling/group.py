@@ -75,7 +75,8 @@ class Group:
         progress: Report,
         place: tuple[int, int],
     ) -> list[Outcome]:
-        """Models candidates for a workload until the budget is used: an outcome for each member, with its record."""
+        """Models candidates for a workload until the budget is used: an outcome for each member, with
+        its record."""
         start = time.monotonic()
         searches = [self._search(m, workload) for m in self.members]
         while any(len(s.done) < self.trials for s in searches):

@@ -16,8 +16,8 @@ _CALLS = {"x86": ("call", "ret"), "arm": ("bl ", "blr ", "ret")}
 
 @dataclass(frozen=True)
 class Counts:
-    """Of one turn of a loop: fused multiply-adds of vectors, and spills, pairs of a store to and a load from the
-    stack."""
+    """Of one turn of a loop: fused multiply-adds of vectors, and spills, pairs of a store to and a load
+    from the stack."""
 
     instructions: int
     fma: int
@@ -48,7 +48,8 @@ def _stores(text: str, name: str, kind: str) -> bool:
 
 
 def analysable(instructions: Sequence[str], kind: str) -> list[str]:
-    """The same without calls, and with branches to one label, as an analyser of a single region reads them."""
+    """The same without calls, and with branches to one label, as an analyser of a single region reads
+    them."""
     kept = []
     for text in instructions:
         if text.startswith(_CALLS[kind]):

@@ -29,7 +29,11 @@ _PHI = re.compile(r"phi i\d+ \[ (\S+), \S+ \], \[ (\S+), \S+ \]")
 _STEP = re.compile(r"add (?:\w+ )*i\d+ (\S+), (-?\d+)")
 _BINARY = re.compile(r"(\w+) (?:\w+ )*i\d+ (%?[-\w.$\"]+), (%?[-\w.$\"]+)")
 _CAST = re.compile(r"(?:zext|sext|trunc|freeze) (?:\w+ )*i\d+ (%?[-\w.$\"]+)")
-_EXTREME = re.compile(r"tail call (?:\w+ )*i\d+ @llvm\.([us]m(?:in|ax))\.i\d+\(i\d+ (?:\w+ )*(%?[-\w.$\"]+), i\d+ (%?[-\w.$\"]+)\)")  # fmt: skip  # noqa: E501
+_OPERAND = r"(%?[-\w.$\"]+)"
+_EXTREME = re.compile(
+    r"tail call (?:\w+ )*i\d+ @llvm\.([us]m(?:in|ax))\.i\d+\(i\d+ (?:\w+ )*"
+    + _OPERAND + r", i\d+ (?:\w+ )*" + _OPERAND + r"\)"
+)  # fmt: skip
 _OPERATORS: Mapping[str, Callable[[int, int], int]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -94,12 +98,15 @@ class Definitions:
         for start, following in ((first, second), (second, first)):
             step = _STEP.match(self._text.get(following.removeprefix("%"), ("", ""))[0])
             if step is not None and step[1] == f"%{name}":
-                begin, by = self.value(start), int(step[2])
-                return Value(lambda t: begin.at(t) + by * t[loop], begin.loops | {loop})
+                return _growing(self.value(start), int(step[2]), loop)
         a, b = self.value(first), self.value(second)
         if a.loops or b.loops:
             return None
         return Value(lambda t: b.at(t) if t[loop] else a.at(t), frozenset({loop}))
+
+
+def _growing(start: Value, by: int, loop: str) -> Value:
+    return Value(lambda turns: start.at(turns) + by * turns[loop], start.loops | {loop})
 
 
 def definitions(ir: str) -> dict[str, Definitions]:

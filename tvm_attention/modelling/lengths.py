@@ -11,8 +11,8 @@ _PAGE_SHIFT = 4
 
 
 def scalars(w: AttentionWorkload, threads: int) -> dict[str, int]:
-    """Lengths and options by the names of :mod:`tvm_attention.arguments`. ``threads`` decides on the number of
-    splits only: a kernel that is modelled has one worker."""
+    """Lengths and options by the names of :mod:`tvm_attention.arguments`. ``threads`` decides on the
+    number of splits only: a kernel that is modelled has one worker."""
     assert w.kv_heads is not None
     values = {
         "batch": w.batch,

@@ -1,8 +1,9 @@
 """A candidate's kernel cut down to single tasks at the lengths of its workload, for a model to read.
 
-The kernel that runs takes lengths as arguments and loops over tasks; the trip counts of its loops are known only
-when it runs. With lengths and the number of a task put in, all of them are constants. The loops that matter are
-the same: tails and choices between strips of fewer vectors, which that task does not need, fall away.
+The kernel that runs takes lengths as arguments and loops over tasks; the trip counts of its loops are
+known only when it runs. With lengths and the number of a task put in, all of them are constants. The
+loops that matter are the same: tails and choices between strips of fewer vectors, which that task does
+not need, fall away.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
 from tvm import tirx
 from tvm.sym import Analyzer
 
@@ -24,7 +24,7 @@ from tvm_attention.lowering.statements import (
     with_body,
 )
 from tvm_attention.modelling.lengths import scalars
-from tvm_attention.modelling.task_weights import QueryBlocks, slowest_worker
+from tvm_attention.modelling.task_weights import QueryBlocks, query_blocks, slowest_worker
 from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.target import HardwareTarget
 from tvm_attention.workload import AttentionWorkload
@@ -32,8 +32,8 @@ from tvm_attention.workload import AttentionWorkload
 
 @dataclass(frozen=True)
 class Region:
-    """A parallel loop of the kernel: the body of the task that is modelled, how many of these the slowest of the
-    threads computes, and how many there are in all."""
+    """A parallel loop of the kernel: the body of the task that is modelled, how many of these the
+    slowest of the threads computes, and how many there are in all."""
 
     body: Any
     slowest: float
@@ -42,9 +42,9 @@ class Region:
 
 @dataclass(frozen=True)
 class TaskKernel:
-    """The kernel as a TVM module, its parallel loops in order."""
+    """The kernel's function, and its parallel loops in order."""
 
-    module: Any
+    main: Any
     regions: tuple[Region, ...]
 
 
@@ -70,18 +70,7 @@ def task_kernel(
         regions.append(region)
     left = iter(range(len(loops)))
     main = main.with_body(_with_bodies(main.body, cut, left)).with_attr("global_symbol", "main")
-    return TaskKernel(tvm.IRModule({"main": main}), tuple(regions))
-
-
-def query_blocks(w: AttentionWorkload, c: Candidate, lanes: int) -> QueryBlocks | None:
-    """The tasks of a prefill candidate; None for decoding."""
-    if c.variant == "split_kv":
-        return None
-    decisions = dict(c.decisions)
-    rows = decisions["query_block"] * decisions.get("query_strips", 1)
-    narrow = c.variant == "running" or not decisions.get("queries_along_lanes", 1)
-    unit = lanes if narrow else lanes * decisions["score_vectors"]
-    return QueryBlocks(w, rows, min(unit, rows))
+    return TaskKernel(main, tuple(regions))
 
 
 def _one_task(
@@ -105,9 +94,10 @@ def _one_task(
 
 def without_repairs(stmt: Any) -> Any:
     """The statement without what runs only where values are not finite."""
-    if isinstance(stmt, tirx.IfThenElse):
-        if any(load_of(name, stmt.condition) is not None for name in ("VB", "FLAG")):
-            return tirx.Evaluate(tirx.const(0, "int32"))
+    if isinstance(stmt, tirx.IfThenElse) and any(
+        load_of(name, stmt.condition) is not None for name in ("VB", "FLAG")
+    ):
+        return tirx.Evaluate(tirx.const(0, "int32"))
     return inside(stmt, without_repairs)
 
 

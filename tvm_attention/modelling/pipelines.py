@@ -1,5 +1,5 @@
-"""A count of pipelines for AArch64 cores whose model in LLVM is wrong: instructions start, in program order or as
-soon as their operands are there, on pipelines that are free."""
+"""A count of pipelines for AArch64 cores whose model in LLVM is wrong: instructions start, in program
+order or as soon as their operands are there, on pipelines that are free."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ class _Instruction:
     kind: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    moved: str  # the address that it moves on, ready a cycle later; "" for none
 
 
 def steady(loops: Sequence[Sequence[str]], core: Pipelines) -> list[Steady]:
@@ -73,9 +74,8 @@ def _read(text: str) -> _Instruction:
     ):
         reads = [*reads, *writes]
     base = _BASE.search(operands)
-    if base and _WRITES_BACK.search(operands):
-        writes = [*writes, base[1].replace("w", "x")]
-    return _Instruction(_kind(name, operands), tuple(reads), tuple(writes))
+    moved = base[1].replace("w", "x") if base and _WRITES_BACK.search(operands) else ""
+    return _Instruction(_kind(name, operands), tuple(reads), tuple(writes), moved)
 
 
 def _family(letter: str) -> str:
@@ -144,6 +144,8 @@ def _run(loop: Sequence[_Instruction], core: Pipelines, turns: int) -> int:
             started[blocked] = core.width
         for register in instruction.writes:
             ready[register] = cycle + use.latency
+        if instruction.moved:
+            ready[instruction.moved] = cycle + 1
         ends.append(max(cycle + use.latency, ends[-1] if ends else 0))
         last = max(last, cycle)
     return last

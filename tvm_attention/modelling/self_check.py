@@ -29,15 +29,15 @@ _X86 = {
     ],
     "4 loads": [f"vmovups {64 * n}(%rax), %zmm{n}" for n in range(4)],
 }
-# Cycles, in the order of the loops above, by the guides' throughputs:
-# Cortex-A72 Software Optimization Guide (ARM UAN 0016A): FMLA, Q-form, 1 a cycle on F0/F1; loads 1 (L).
-# Arm Neoverse N1 Software Optimization Guide (PJDOC-466751330-9707): FMLA 2 a cycle on V; loads 2 (L). It stands for
-#   the Cortex-A76 (PJDOC-466751330-7215) and A78 (PJDOC-466751330-13656), whose guides give the same two rates.
-# Arm Neoverse V1 (PJDOC-466751330-9685) and N2 (PJDOC-466751330-18256): FMLA 4 and 2 a cycle; loads 3.
-# Arm Cortex-A55 Software Optimization Guide (ARM-EPM-128372): FMLA, Q-form, 1 a cycle; loads of 128 bits 1/2,
-#   and together with nothing else. The Cortex-A53, without a guide, is taken to be no faster.
-# Apple M1: four FMLA, three loads a cycle (Apple Silicon CPU Optimization Guide).
-# Intel 64 and IA-32 Architectures Optimization Reference Manual: two 512-bit FMA and two 512-bit loads a cycle.
+# Cycles, in the order of the loops above, by the rates that vendors publish:
+# Cortex-A72 Software Optimization Guide: FMLA, Q-form, one a cycle (F0, F1 halves); one load (L).
+# Arm Neoverse N1 Software Optimization Guide: two FMLA a cycle (V), two loads (L); those of the
+# Cortex-A76 and A78 give the same two rates, so that N1's model stands for them.
+# Arm Neoverse V1 and N2 Software Optimization Guides: four and two FMLA a cycle, three loads.
+# Arm Cortex-A55 Software Optimization Guide: one FMLA, Q-form, a cycle; a load of 128 bits takes two
+# cycles and issues alone. The Cortex-A53, of which Arm has no guide, is taken to be no faster.
+# Apple Silicon CPU Optimization Guide: four vector pipelines, three loads a cycle.
+# Intel 64 and IA-32 Architectures Optimization Reference Manual: two 512-bit FMA, two 512-bit loads.
 EXPECTED: Mapping[str, tuple[float, ...]] = {
     "cortex_a53": (24, 24, 8, 8, 32),
     "cortex_a55": (24, 24, 8, 8, 32),

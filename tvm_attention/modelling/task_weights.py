@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tvm_attention.schedules import Candidate
 from tvm_attention.workload import UNBOUNDED, AttentionWorkload
 
 
@@ -31,6 +32,13 @@ class QueryBlocks:
     def _uneven(self) -> bool:
         return bool(self.workload.causal) or self.workload.window is not None
 
+    def neighbours(self, threads: int) -> float:
+        """Tasks of a head that a thread computes one after the other, dealt out as by
+        :func:`slowest_worker`: all read the same keys."""
+        heads = self.workload.batch * self.workload.query_heads
+        in_turn = bool(self.workload.causal) and heads % threads != 0
+        return max(1.0, self.count / (threads if in_turn else 1))
+
     def weights(self) -> list[float]:
         """The work of each block, that of the modelled one being 1."""
         work = [self._work(n) for n in range(self.count)]
@@ -53,6 +61,17 @@ class QueryBlocks:
         first = 0 if left == UNBOUNDED else max(0, first_row + offset - left)
         last = w.key_length if right == UNBOUNDED else last_row + offset + right + 1
         return max(1, min(w.key_length, last) - first)
+
+
+def query_blocks(w: AttentionWorkload, c: Candidate, lanes: int) -> QueryBlocks | None:
+    """The tasks of a prefill candidate; None for decoding."""
+    if c.variant == "split_kv":
+        return None
+    decisions = dict(c.decisions)
+    rows = decisions["query_block"] * decisions.get("query_strips", 1)
+    narrow = c.variant == "running" or not decisions.get("queries_along_lanes", 1)
+    unit = lanes if narrow else lanes * decisions["score_vectors"]
+    return QueryBlocks(w, rows, min(unit, rows))
 
 
 def slowest_worker(weights: list[float], heads: int, threads: int, *, in_turn: bool) -> float:

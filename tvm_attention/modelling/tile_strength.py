@@ -6,7 +6,8 @@ from tvm_attention.schedules import Candidate, MachineParameters
 
 
 def strength(candidate: Candidate, machine: MachineParameters) -> float:
-    """From 0 to 1: the share of a step's time that its multiply-adds need, were all loads and spills paid for."""
+    """From 0 to 1: the share of a step's time that its multiply-adds need, were all loads and spills
+    paid for."""
     c = dict(candidate.decisions)
     if candidate.variant in ("split_kv", "matrix"):
         return 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import pairwise
 
 from tvm_attention.modelling.nests import Access, Nest
 
@@ -13,12 +14,24 @@ _FILLED = 0.75  # of a cache: what is left is for what is not counted and for co
 
 
 def lines_into(nest: Nest, size: int) -> float:
-    """Lines that a run of the nest moves between a cache of ``size`` bytes, that held none, and what is behind."""
+    """Lines that a run of the nest moves between a cache of ``size`` bytes, that held none, and what is
+    behind."""
     return _traffic(nest, size * _FILLED / LINE, _written(nest))
 
 
+def lines_that_stay(nest: Nest, size: int) -> dict[str, float] | None:
+    """Lines of each buffer that the nest moves, both ways, where all stay in a cache until it ends; None
+    where they do not."""
+    whole = _lines(nest, {})
+    if sum(whole.values()) > size * _FILLED / LINE:
+        return None
+    written = _written(nest)
+    return {buffer: 2 * n if buffer in written else n for buffer, n in whole.items()}
+
+
 def _traffic(nest: Nest, room: float, written: set[str]) -> float:
-    """The outermost loops whose lines all fit bring each once; one around them brings again what a turn moves."""
+    """The outermost loops whose lines all fit bring each once; one around them brings again what a turn
+    moves."""
     whole = _lines(nest, {})
     if sum(whole.values()) <= room:
         return _both_ways(whole, written)
@@ -93,7 +106,7 @@ def _spread(
     bases: list[int], extent: int, steps: tuple[tuple[str, int], ...], loops: Mapping[str, int]
 ) -> float:
     moves = [(abs(step), loops[name]) for name, step in steps]
-    apart = [b - a for a, b in zip(bases, bases[1:], strict=False)]
+    apart = [b - a for a, b in pairwise(bases)]
     if apart:
         moves.append((max(1, min(apart)), len(bases)))
     span, runs = extent, 1

@@ -123,7 +123,10 @@ def _parsed(
         elif found := _LOOP.match(line):
             del stack[int(found[1]) - 1 :]
             loop = IrLoop(_header(found[2]))
-            (stack[-1].inner if stack else trees[function]).append(loop)
+            if stack:
+                stack[-1].inner.append(loop)
+            else:
+                trees[function].insert(0, loop)  # the outermost are printed from the last on
             stack.append(loop)
     return counts, trees
 

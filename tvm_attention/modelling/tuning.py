@@ -36,15 +36,17 @@ def tune_modelled(
     again: bool = False,
     progress: Report | None = None,
 ) -> dict[str, TuningResult]:
-    """Search for the schedule of each workload that a model of the target's core believes fastest, and record it.
+    """Search for the schedule of each workload that a model of the target's core believes fastest, and
+    record it.
 
     targets: cores that there is a model of ("cortex-a72"); those whose code is the same are modelled from one
-        compilation. trials: candidates modelled a workload, at most. minutes: time for everything. log: file to
-        merge the records into, of one target only; default the user's log folder. num_threads: threads of the
-        kernels. again: model afresh what is recorded or half done.
+        compilation. trials: candidates modelled a workload, at most. minutes: time for everything. log:
+        file to merge the records into, of one target only; default the user's log folder. num_threads:
+        threads of the kernels. again: model afresh what is recorded or half done.
 
-    Trials are journalled: the same call goes on where one was interrupted. A record says by what it was modelled,
-    keeps the next best candidates, and serves only where nothing was measured for the same case.
+    Trials are journalled: the same call goes on where one was interrupted. A record says by what it was
+    modelled, keeps the next best candidates, and serves only where nothing was measured for the same
+    case.
 
     Raises TuningError without llvm-mca and opt of LLVM 19, for a target without a model, and for a model that
     fails the check against its vendor's guide; InvalidValueError for bad arguments.

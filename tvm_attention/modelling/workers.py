@@ -1,4 +1,5 @@
-"""The child process that compiles what is modelled: a compiler that crashes or hangs costs a candidate only."""
+"""The child process that compiles what is modelled: a compiler that crashes or hangs costs a candidate
+only."""
 
 from __future__ import annotations
 

@@ -136,8 +136,8 @@ class WorkloadSession:
         return measured
 
     def _seeds(self) -> list[Candidate]:
-        """What a model of this target left to be measured, then candidates of the nearest records, of any target
-        and head dimension."""
+        """What a model of this target left to be measured, then candidates of the nearest records, of
+        any target and head dimension."""
         known = [record for log in available_logs() for record in log.records]
         known += read_log(self.log) if self.log.exists() else ()
         near: dict[Candidate, float] = {}
