@@ -62,6 +62,7 @@ SEARCHED = (
     ("shipping", "d128-medium-causal"), ("shipping", "d128-long-causal"), ("core", "decode-1024"),
     ("core", "decode-8192"), ("core", "decode-1024-gqa4"), ("core", "decode-8192-gqa4"),
 )  # fmt: skip
+_CASES = {"random": DRAWN, "search": SEARCHED}
 SECONDS = {"random": 0.12, "search": 1.5}  # of timing each candidate
 Row = dict[str, Any]
 
@@ -87,16 +88,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _plan(options: argparse.Namespace) -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
-    parts = {
-        "random": [(name, lambda c: c.drawn(options.drawn)) for name in DRAWN],
-        "search": [(name, lambda c: c.searched(options.trials)) for name in SEARCHED],
-    }
     for part in options.parts:
         rows = []
-        for (where, name), candidates in stepped(parts[part], lambda o: o[0][1]):
+        for where, name in stepped(list(_CASES[part]), lambda case: case[1]):
             case = _Case(suite(where)[name], options.threads, options.seed)
-            for kind, trial in candidates(case):
-                rows.append(case.row(name, kind, trial, options.folder))
+            drawn = part == "random"
+            found = case.drawn(options.drawn) if drawn else case.searched(options.trials)
+            rows += [case.row(name, kind, trial, options.folder) for kind, trial in found]
         (options.folder / f"{part}.json").write_text(json.dumps(rows, indent=1))
     return 0
 
@@ -268,8 +266,8 @@ def _short(row: Row) -> Row:
 
 
 def _spearman(a: Sequence[float], b: Sequence[float]) -> float:
-    ranks = [np.argsort(np.argsort(x)) for x in (a, b)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    first, second = (np.argsort(np.argsort(np.array(x))).astype(np.float64) for x in (a, b))
+    return float(np.corrcoef(first, second)[0, 1])
 
 
 def _print(found: dict[str, Any]) -> None:

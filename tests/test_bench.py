@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 import tvm_attention
-from bench import command, render, results
+from bench import bench_modelled, command, render, results
 from bench.measure import admit, measure
 from bench.peers import PEERS, absence
 from bench.peers.contract import Peer, Prepared
@@ -418,3 +418,41 @@ def test_the_command_measures_checks_and_writes(monkeypatch, tmp_path, capsys):
     assert result["packages"]["torch"] == torch.__version__
     assert set(result["workloads"][0]["measured"]) == {OURS, "torch"}
     assert hasattr(tvm_attention, "load")
+
+
+def test_modelled_against_measured():
+    rows = [
+        {
+            "name": "a",
+            "kind": "drawn",
+            "modelled": m,
+            "measured": t,
+            "error": "",
+            "variant": "x",
+            "decisions": {},
+        }
+        for m, t in ((1.0, 2.0), (2.0, 3.0), (3.0, 5.0), (4.0, 4.0))
+    ]
+    rows.append(
+        {
+            "name": "a",
+            "kind": "drawn",
+            "modelled": None,
+            "error": "no",
+            "variant": "x",
+            "decisions": {},
+        }
+    )
+    [found] = bench_modelled._random_summary(rows)["workloads"]
+    assert (found["candidates"], found["not_modelled"], found["lost_by_first"]) == (4, 1, 0)
+    assert found["rank_correlation"] == pytest.approx(0.8)
+    ratios = {"shipped": 1.0, "default": 1.1, "model": 1.21, "record": 1.1}
+    rows = [
+        {"name": name, "kind": kind, "modelled": 1.0, "measured": r, "ratio": r}
+        for name in ("a", "b")
+        for kind, r in ratios.items()
+    ]
+    summary = bench_modelled._search_summary(rows)
+    assert summary["mean_lost"] == pytest.approx(0.21)
+    assert summary["mean_lost_by_record"] == pytest.approx(0.1)
+    assert [w["name"] for w in summary["workloads"]] == ["a", "b"]

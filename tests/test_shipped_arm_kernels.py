@@ -22,9 +22,11 @@ from exported_calls import (
     needs_qemu,
     quantised,
 )
+from hot_loops import hot_loops
 
 from tvm_attention.database import TuningRecord, shipped_logs
 from tvm_attention.export.chosen import ExportedKernel
+from tvm_attention.export.objects import write_object
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.schedules import Candidate
 from tvm_attention.target import named_target
@@ -128,3 +130,31 @@ def test_every_kernel(archive: tuple[Program, list[ExportedKernel]], tmp_path: P
         for (kernel, case, _, tensors, options), outcome in zip(made, outcomes, strict=True):
             assert outcome.kernel in (kernel.name, ""), outcome.message
             assert_right(outcome, case, tensors, options)
+
+
+def tiles_of_the_a72() -> list[TuningRecord]:
+    """A float32 prefill record for each pair of register tiles."""
+    found: dict[tuple[int, ...], TuningRecord] = {}
+    for record in records():
+        if record.target == "cortex_a72" and "score_vectors" in record.decisions:
+            names = ("score_rows", "score_vectors", "value_rows", "value_vectors")
+            if record.workload.dtype == "float32":
+                found.setdefault(tuple(record.decisions[n] for n in names), record)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("record", tiles_of_the_a72(), ids=str)
+def test_hot_loops_of_the_a72_are_multiply_adds(record: TuningRecord, tmp_path: Path) -> None:
+    """Of what uses vector registers in the loops over full tiles, loads counted, by the disassembly."""
+    source = KernelSource(Candidate.of(record.variant, record.decisions), record, "shipped", ())
+    kernel = ExportedKernel("tvk", record.workload, named_target("cortex-a72"), source)
+    write_object(kernel, tmp_path / "kernel.o")
+    loops = hot_loops(tmp_path / "kernel.o")
+    c = record.decisions
+    for rows, vectors, steps in (
+        (c["score_rows"], c["score_vectors"], 4),
+        (c["value_rows"], c["value_vectors"], 1),
+    ):
+        full = [loop for loop in loops if loop.fmla == rows * vectors * steps]
+        best = max(loop.fmla / loop.vector for loop in full)
+        assert best >= 0.85, (rows, vectors, [(loop.fmla, loop.vector) for loop in full])

@@ -40,9 +40,9 @@ class ModelledSearch:
         best = sorted((t for t in done if t.seconds), key=lambda t: t.seconds or 0.0)[:PARENTS]
         found: dict[Candidate, None] = {}
         for _ in range(DRAWN * 40):
-            candidate = self._drawn([t.candidate for t in best])
-            if candidate is not None and candidate not in seen:
-                found[candidate] = None
+            drawn = self._drawn([t.candidate for t in best])
+            if drawn is not None and drawn not in seen:
+                found[drawn] = None
             if len(found) == DRAWN:
                 break
         # One of the better half: the look at the tiles sees neither caches nor how tasks share out.

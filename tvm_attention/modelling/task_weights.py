@@ -50,7 +50,8 @@ class QueryBlocks:
         # Vectors of fewer rows are computed whole, and fewer of them at a time are computed more slowly.
         whole = -(-rows // self.unit) * self.unit
         share = whole / self.rows
-        return (0.75 * share + 0.25 * share**0.5) * self._keys(first, first + rows - 1)
+        slower: float = 0.75 * share + 0.25 * share**0.5
+        return slower * self._keys(first, first + rows - 1)
 
     def _keys(self, first_row: int, last_row: int) -> int:
         w = self.workload
