@@ -421,28 +421,10 @@ def test_the_command_measures_checks_and_writes(monkeypatch, tmp_path, capsys):
 
 
 def test_modelled_against_measured():
-    rows = [
-        {
-            "name": "a",
-            "kind": "drawn",
-            "modelled": m,
-            "measured": t,
-            "error": "",
-            "variant": "x",
-            "decisions": {},
-        }
-        for m, t in ((1.0, 2.0), (2.0, 3.0), (3.0, 5.0), (4.0, 4.0))
-    ]
-    rows.append(
-        {
-            "name": "a",
-            "kind": "drawn",
-            "modelled": None,
-            "error": "no",
-            "variant": "x",
-            "decisions": {},
-        }
-    )
+    drawn = {"name": "a", "kind": "drawn", "error": "", "variant": "x", "decisions": {}}
+    times = ((1.0, 2.0), (2.0, 3.0), (3.0, 5.0), (4.0, 4.0))
+    rows = [{**drawn, "modelled": m, "measured": t} for m, t in times]
+    rows.append({**drawn, "modelled": None, "error": "no"})
     [found] = bench_modelled._random_summary(rows)["workloads"]
     assert (found["candidates"], found["not_modelled"], found["lost_by_first"]) == (4, 1, 0)
     assert found["rank_correlation"] == pytest.approx(0.8)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tvm_attention.kernel import Kernel
     from tvm_attention.kernel_source import KernelSource
     from tvm_attention.kv_cache import KVCache, PagedKVCache, paged_attention, quantise
+    from tvm_attention.modelling import tune_modelled
     from tvm_attention.multi_head import MultiHeadAttention
     from tvm_attention.plotting import plot_attention
     from tvm_attention.runtime import Explanation, explain, load
@@ -62,6 +63,7 @@ __all__ = [
     "quantise",
     "scaled_dot_product_attention",
     "tune",
+    "tune_modelled",
 ]
 
 _MODULES = {
@@ -73,6 +75,7 @@ _MODULES = {
     "kernel": ("Kernel",),
     "kernel_source": ("KernelSource",),
     "kv_cache": ("KVCache", "PagedKVCache", "paged_attention", "quantise"),
+    "modelling": ("tune_modelled",),
     "multi_head": ("MultiHeadAttention",),
     "plotting": ("plot_attention",),
     "onnx": (),  # modules to be asked for by their names
