@@ -34,7 +34,7 @@ _L1, _L2 = 32 << 10, 1 << 20  # where a processor does not say
 MACHINES = {
     "x86-64-v2": MachineParameters(4, 16, False, _L1, _L2),
     "x86-64-v3": MachineParameters(8, 16, False, _L1, _L2),
-    "x86-64-v4": MachineParameters(16, 32, True, _L1, _L2),
+    "x86-64-v4": MachineParameters(16, 32, True, _L1, _L2, exponent_instructions=True),
 }
 
 
@@ -64,6 +64,7 @@ def machine_parameters(target: HardwareTarget) -> MachineParameters:
         target.l1d or level.l1,
         target.l2 or level.l2,
         matrix_unit=target.features >= MATRIX_UNIT,
+        exponent_instructions=level.exponent_instructions,
     )
 
 
@@ -109,6 +110,7 @@ def starting_points(workload: AttentionWorkload, machine: MachineParameters) -> 
         tiles = _default_matrix(workload)
         wide = {"query_block": 128, "query_strips": 4, "key_block": 128, "overlapped": 0}
         points += [tiles, tiles.replace(key_block=512), tiles.replace(**wide)]
+        points.append(tiles.replace(query_strips=2 * tiles["query_strips"]))
     if running_serves(workload):
         points.append(_default_running(workload, machine))
     return list(dict.fromkeys(points))
