@@ -41,6 +41,7 @@ NEAREST = {
     "neoverse_v1": "max", "neoverse_n2": "max", "m1": "max",
 }  # fmt: skip
 EVERYTHING = "TVM_ATTENTION_ALL_RECORDS" in os.environ
+AT_ONCE = 16  # kernels of an archive, so that several are built side by side
 # Lengths off every tile, and more keys than any block has.
 LENGTHS = ((25, 211), (7, 1030))
 DECODE_LENGTHS = ((1, 97), (1, 300))
@@ -69,7 +70,7 @@ def rounds(found: Iterable[TuningRecord]) -> list[list[TuningRecord]]:
     for record in found:
         w = record.workload
         key = (record.target, w.head_dim, w.value_dim, w.dtype, w.kernel_features)
-        free = next((a for a in archives if key not in a), None)
+        free = next((a for a in archives if key not in a and len(a) < AT_ONCE), None)
         if free is None:
             archives.append(free := {})
         free[key] = record
