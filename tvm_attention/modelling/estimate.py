@@ -13,7 +13,7 @@ from tvm_attention.modelling.self_check import steady_cycles
 from tvm_attention.modelling.task_weights import query_blocks
 from tvm_attention.modelling.traffic import lines_into, lines_that_stay
 from tvm_attention.schedules import Candidate, MachineParameters
-from tvm_attention.work import all_bytes, flops
+from tvm_attention.work import all_bytes, flops, kv_bytes
 from tvm_attention.workload import AttentionWorkload
 
 LINE = 64
@@ -27,8 +27,10 @@ _UNASKED = 1.06
 # Vectors of multiply-adds over those that the work needs: exp2, tails and rows beyond a causal mask's
 # edge are below. Above, branches that exclude each other have been counted both.
 _MOST_MULTIPLIES = 1.7
-# Keys and values and their copies, of which all tasks of a head read the same.
+# Keys and values and their copies, of which all tasks of a head read the same; what else comes from
+# outside: all other tensors are a worker's own, which the next task finds in L2.
 _SHARED = frozenset({"key", "value", "KP", "VP"})
+_OUTSIDE = _SHARED | {"query", "out", "mask"}
 # Of the shorter of computing and reading from memory: what the longer does not hide.
 _NOT_HIDDEN = 0.25
 
@@ -65,7 +67,13 @@ def estimate(
     for region in code.regions:
         cycles = sum(_cycles(loop, known.get(loop.instructions), core) for loop in region.loops)
         computing += region.slowest * cycles
-        caches += region.slowest * _fetching(region, core, machine, alike)
+        copies = blocks is not None and region is not code.regions[-1]
+        lines = (
+            _copying(region, workload, core, machine)
+            if copies
+            else _fetching(region, core, machine, alike)
+        )
+        caches += region.slowest * lines
     return Estimate(computing, caches, _memory(workload, candidate, core, code.threads))
 
 
@@ -121,5 +129,15 @@ def _fetching(region: CodeRegion, core: Core, machine: MachineParameters, alike:
     if stay is None:
         l2 = lines_into(region.nest, machine.l2)
     else:
-        l2 = sum(n / alike if buffer in _SHARED else n for buffer, n in stay.items())
+        outside = {b: n for b, n in stay.items() if b in _OUTSIDE}
+        l2 = sum(n / alike if buffer in _SHARED else n for buffer, n in outside.items())
     return core.line_l1 * l1 + core.line_l2 * l2
+
+
+def _copying(
+    region: CodeRegion, w: AttentionWorkload, core: Core, machine: MachineParameters
+) -> float:
+    """Cycles of lines of a task that copies keys or values: it waits for memory, unless all fits into L2."""
+    lines = lines_into(region.nest, machine.l1)
+    fits = kv_bytes(w) <= machine.l2
+    return lines * (core.line_l1 + (core.line_l2 if fits else core.line_memory))
