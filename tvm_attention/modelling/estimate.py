@@ -58,7 +58,7 @@ def estimate(
     machine: MachineParameters,
 ) -> Estimate:
     """The time of a candidate's code on a core, in cycles. Raises TuningError where it does not add up."""
-    _require_consistent(code, workload, machine)
+    _require_understood(code, workload, candidate, machine)
     major = _major(code)
     known = dict(zip(major, steady_cycles(tuple(major), code.kind, core), strict=True))
     blocks = query_blocks(workload, candidate, machine.lanes)
@@ -85,7 +85,16 @@ def _memory(w: AttentionWorkload, candidate: Candidate, core: Core, threads: int
     return core.line_memory * lines * (1.0 if candidate["prefetch"] else _UNASKED)
 
 
-def _require_consistent(code: Code, w: AttentionWorkload, machine: MachineParameters) -> None:
+def _require_understood(
+    code: Code, w: AttentionWorkload, candidate: Candidate, machine: MachineParameters
+) -> None:
+    """Of branches that exclude each other, both are counted: the last tile's where it has fewer rows."""
+    c = dict(candidate.decisions)
+    assert w.value_dim is not None
+    if c.get("queries_along_lanes", 1) and w.value_dim % c.get("value_rows", 1):
+        raise TuningError(
+            f"value_rows={c['value_rows']} leaves rows over, whose branches are not understood"
+        )
     done = sum(
         region.tasks * loop.times * loop.counts.fma
         for region in code.regions
