@@ -1,4 +1,15 @@
-"""The ARM schedules: NEON's 128-bit vectors, 32 registers, FMLA by element; defaults to start from."""
+"""The ARM schedules: NEON's 128-bit vectors, 32 registers, FMLA by element; defaults to start from.
+
+float16 and bfloat16 are converted to float32 as keys and values are copied, once a call, and products
+are those of float32: FMLA on float16 accumulates in float16, and SDOT and SMMLA on int8 keys would need
+int8 queries, neither of which holds the library's accuracy. FMLAL and BFMLALB/T keep it, but give four
+products an instruction, as many as float32's FMLA, whose operands are each loaded once for many
+products. BFMMLA would give sixteen and is not used yet.
+
+SVE (``target.sve_bits``): the same schedules on longer vectors of a fixed length, scalars broadcast by a
+load, since its FMLA takes elements of a quarter of a vector only. At 128 bits, and at V1's 256 on half
+as many pipelines, it computes no more a cycle than NEON, which therefore serves unless SVE is asked for.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +79,10 @@ _KEY_BLOCKS = (192, 128, 96, 64)
 
 
 def machine_parameters(target: HardwareTarget) -> MachineParameters:
-    """The micro-architecture's parameters with the target's own cache sizes."""
+    """The micro-architecture's parameters with the target's own cache sizes; of SVE, if it is asked for."""
     core = MACHINES.get(target.micro_architecture, MACHINES["aarch64"])
+    if target.sve_bits:
+        core = replace(core, lanes=target.sve_bits // 32, element_operand=False)
     return replace(core, l1=target.l1d or core.l1, l2=target.l2 or core.l2)
 
 

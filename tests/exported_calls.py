@@ -202,6 +202,22 @@ def call_of(
     return ExportedCall(problem, arrays, target), {"query": q, "key": k, "value": v}, options
 
 
+def quantised(
+    call: ExportedCall, tensors: dict[str, Any], seed: int = 0, *, per_token: bool = True
+) -> None:
+    """Replaces the keys and values of a call of one batch by int8 ones with scales."""
+    rng = np.random.default_rng(seed)
+    for name in ("key", "value"):
+        _, heads, keys, _ = tensors[name].shape
+        stored = rng.integers(-127, 128, tensors[name].shape, np.int8)
+        scale = rng.uniform(0.005, 0.02, (1, heads, keys if per_token else 1, 1)).astype(np.float32)
+        tensors[name] = stored * scale
+        call.arrays |= {name: stored, f"{name}_scale": scale}
+        # A batch of one: its stride is free.
+        setattr(call.problem, f"{name}_scale", (0, keys, 1) if per_token else (0, 1, 0))
+    call.problem.kv_dtype = DTYPES["int8"]
+
+
 def assert_right(
     outcome: Outcome, case: AttentionWorkload, tensors: dict[str, Any], options: dict[str, Any]
 ) -> None:

@@ -7,7 +7,7 @@ from itertools import product
 from random import Random
 
 import pytest
-from tuning_records import log, machine, record
+from tuning_records import log, machine, modelled, record
 
 from tvm_attention.caches import Cores
 from tvm_attention.database import match
@@ -96,6 +96,20 @@ def test_a_raspberry_pi_is_detected() -> None:
     # It has no cryptography, which must not keep a kernel for its core away.
     assert named_target("cortex-a72").features <= host.features
     assert schedules_for(host).machine_parameters(host).lanes == 4
+
+
+def test_measured_records_outrank_modelled_ones() -> None:
+    """Of this machine always, whatever the head dimension; of the core, for the same case."""
+    named = named_target("cortex-a72")
+    board = replace(named, model="Raspberry Pi 4", l1d=32 << 10, l2=1 << 20)
+    shipped = log(modelled(host=replace(named, l1d=32 << 10, l2=256 << 10), tuned=1e-5))
+    [one] = shipped.records
+    assert match(one.workload, board, [shipped]).record == one
+    for measured in (
+        record(board, tuned=1.9e-3, workload=replace(one.workload, head_dim=80, value_dim=80)),
+        record(replace(board, model="Another board"), tuned=1.9e-3),
+    ):
+        assert match(one.workload, board, [shipped, log(measured)]).record == measured
 
 
 def test_the_ladder_on_arm() -> None:

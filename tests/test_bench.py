@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import tvm_attention
-from bench import command, render, results
+from bench import bench_modelled, command, render, results
 from bench.checking import ALLOWED, admit
 from bench.measure import measure
 from bench.peers import PEERS, absence, ours
@@ -520,3 +520,23 @@ def test_the_command_measures_checks_and_writes(monkeypatch, tmp_path, capsys):
     assert result["packages"]["torch"] == torch.__version__
     assert set(result["workloads"][0]["measured"]) == {OURS, "torch"}
     assert hasattr(tvm_attention, "load")
+
+
+def test_modelled_against_measured():
+    drawn = {"name": "a", "kind": "drawn", "error": "", "variant": "x", "decisions": {}}
+    times = ((1.0, 2.0), (2.0, 3.0), (3.0, 5.0), (4.0, 4.0))
+    rows = [{**drawn, "modelled": m, "measured": t} for m, t in times]
+    rows.append({**drawn, "modelled": None, "error": "no"})
+    [found] = bench_modelled._random_summary(rows)["workloads"]
+    assert (found["candidates"], found["not_modelled"], found["lost_by_first"]) == (4, 1, 0)
+    assert found["rank_correlation"] == pytest.approx(0.8)
+    ratios = {"shipped": 1.0, "default": 1.1, "model": 1.21, "record": 1.1}
+    rows = [
+        {"name": name, "kind": kind, "modelled": 1.0, "measured": r, "ratio": r}
+        for name in ("a", "b")
+        for kind, r in ratios.items()
+    ]
+    summary = bench_modelled._search_summary(rows)
+    assert summary["mean_lost"] == pytest.approx(0.21)
+    assert summary["mean_lost_by_record"] == pytest.approx(0.1)
+    assert [w["name"] for w in summary["workloads"]] == ["a", "b"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tuning_records import record, several
+from tuning_records import modelled, record, several
 
 from tvm_attention.database import TuningRecord, format_log, parse_log, read_log
 from tvm_attention.errors import AttentionError, InvalidValueError, TuningLogError
@@ -122,6 +122,29 @@ DAMAGED: list[tuple[bytes, str]] = [
     (lines_of(put("workload", "dtype", value="int3")), "dtype: expected"),
     (lines_of(put("workload", "causal", value=True)), "every field spelled out"),
     (lines_of(put("workload", "path", value="/tmp/x")), "field path; known: "),
+]
+
+
+def changed_model(**fields: object) -> bytes:
+    """A log of a modelled record with fields of its model changed."""
+    model = {**modelled().provenance["model"], **fields}
+    return lines_of(
+        put("provenance", value={"kind": "modelled", "on": "a", "trials": 1, "model": model})
+    )
+
+
+DAMAGED += [
+    (lines_of(put("provenance", "model", value={})), "provenance: expected kind, on, trials"),
+    (changed_model(tool="a\nb"), "model: tool: expected one line"),
+    (changed_model(more=1), "model: expected"),
+    (changed_model(next={}), "next: expected a list"),
+    (changed_model(next=[{}]), "next: lacks decisions, seconds, variant"),
+    (changed_model(next=[{"variant": "a", "decisions": {"b": -1}, "seconds": 1}]), "b: expected 0"),
+    (
+        changed_model(next=[{"variant": "a", "decisions": {}, "seconds": 0}]),
+        "seconds: expected more",
+    ),
+    (changed_model(next=[{"variant": "a", "decisions": {}, "seconds": 1}] * 17), "at most 16"),
 ]
 
 

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from tuning_records import DIGEST, machine, record
+from tuning_records import DIGEST, machine, modelled, record
 
-from tvm_attention.database import TuningRecord, merge_records, prune_records, verify
+from tvm_attention.database import (
+    TuningRecord,
+    format_log,
+    left_to_measure,
+    merge_records,
+    parse_log,
+    prune_records,
+    verify,
+)
 from tvm_attention.workload import AttentionWorkload
 
 
@@ -72,3 +80,21 @@ def test_verify() -> None:
     assert "expression changed" in str(results[2][1])
     assert built == [good, bad]
     assert verify([record(threads=1, expression="f" * 16)], build)[0][1] is None
+
+
+def test_what_a_model_leaves_to_be_measured() -> None:
+    one = modelled()
+    assert parse_log(format_log([one]), "a log") == (one,)
+    assert left_to_measure(one) == [
+        (one.variant, one.decisions), ("row_block", {"query_tile": 1}), ("row_block", {"query_tile": 2}),
+    ]  # fmt: skip
+    assert left_to_measure(record()) == []
+    older = record(kind="modelled")  # before models were described
+    assert left_to_measure(older) == [(older.variant, older.decisions)]
+
+
+def test_a_measured_record_takes_the_place_of_a_modelled_one() -> None:
+    slower = record(tuned=1.9e-3)
+    left, [(dropped, reason)] = prune_records([modelled(), slower])
+    assert (left, dropped) == ([slower], modelled())
+    assert "its case is measured" in reason

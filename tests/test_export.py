@@ -24,11 +24,12 @@ from exported_calls import (
     build_program,
     call_of,
     needs_compiler,
+    quantised,
 )
 
 import tvm_attention.export
 from tvm_attention.export.archive import Archive
-from tvm_attention.export.archive.interface import ABI, DTYPES, STATUSES, Prepared, Problem
+from tvm_attention.export.archive.interface import ABI, STATUSES, Prepared, Problem
 from tvm_attention.export.building import export, export_kernels
 from tvm_attention.export.chosen import chosen_kernels
 from tvm_attention.export.linking import SHARED, STATIC
@@ -148,16 +149,7 @@ def test_int8_keys_and_values(program: Program, per_token: bool, tmp_path: Path)
         QUANTISED, kv_dtype=None, query_heads=4, kv_heads=2, query_length=9, key_length=130
     )
     call, tensors, options = call_of(case)
-    rng = np.random.default_rng(5)
-    shape = (1, 2, 130 if per_token else 1, 1)
-    for name in ("key", "value"):
-        stored = rng.integers(-127, 128, tensors[name].shape, np.int8)
-        scale = rng.uniform(0.005, 0.02, shape).astype(np.float32)
-        tensors[name] = stored * scale
-        call.arrays |= {name: stored, f"{name}_scale": scale}
-        # A batch of one: its stride is free.
-        setattr(call.problem, f"{name}_scale", (0, 130, 1) if per_token else (0, 1, 0))
-    call.problem.kv_dtype = DTYPES["int8"]
+    quantised(call, tensors, seed=5, per_token=per_token)
     [outcome] = program.run([call], tmp_path)
     assert_right(outcome, case, tensors, options)
     del call.arrays["value_scale"]

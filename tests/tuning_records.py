@@ -75,3 +75,19 @@ def several() -> list[TuningRecord]:
         AttentionWorkload(head_dim=512, key_length=2**31 - 1),
     ]
     return [record(workload=w, tuned=1 / 3 * 1e-3, threads=i + 1) for i, w in enumerate(workloads)]
+
+
+def modelled(**more: Any) -> TuningRecord:
+    """A record as ``tune --modelled`` writes it, with two candidates left."""
+    following = [
+        {"variant": "row_block", "decisions": {"query_tile": n}, "seconds": 1.1e-3 * n}
+        for n in (1, 2)
+    ]
+    model: dict[str, Any] = {
+        "tool": "llvm-mca 19.1.7",
+        "core": "neoverse-n1",
+        "validation": "rank correlation 0.9",
+        "next": following,
+    }
+    provenance = {"kind": "modelled", "on": "llvm-mca", "trials": 3, "model": model}
+    return record(**{"provenance": provenance, **more})

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tvm_attention.kernel_source import KernelSource
     from tvm_attention.kv_cache import KVCache, PagedKVCache, paged_attention, quantise
     from tvm_attention.loading import load
+    from tvm_attention.modelling import tune_modelled
     from tvm_attention.multi_head import MultiHeadAttention
     from tvm_attention.plotting import plot_attention
     from tvm_attention.runtime import Explanation, explain
@@ -65,6 +66,7 @@ __all__ = [
     "quantise",
     "scaled_dot_product_attention",
     "tune",
+    "tune_modelled",
 ]
 
 _MODULES = {
@@ -78,6 +80,7 @@ _MODULES = {
     "kernel_source": ("KernelSource",),
     "kv_cache": ("KVCache", "PagedKVCache", "paged_attention", "quantise"),
     "loading": ("load",),
+    "modelling": ("tune_modelled",),
     "multi_head": ("MultiHeadAttention",),
     "plotting": ("plot_attention",),
     "boards": (),  # modules to be asked for by their names

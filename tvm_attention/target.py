@@ -36,6 +36,7 @@ __all__ = [
     "host_target",
     "levels_below",
     "named_target",
+    "with_sve",
 ]
 
 _FAMILIES = {"x86_64": "x86", "aarch64": "arm"}
@@ -66,6 +67,8 @@ class HardwareTarget:
     l1d, l2, l3: cache bytes, per core, per core and shared; 0 where unknown.
     model: the processor's readable name, "" where unknown.
     micro_architecture: archspec's name of the processor; a generic one ("x86_64_v3") where unknown.
+    sve_bits: the length of SVE's vectors that code is made for, which is then wrong for any other; 0 for
+    NEON.
     """
 
     name: str
@@ -78,6 +81,7 @@ class HardwareTarget:
     l3: int = 0
     model: str = ""
     micro_architecture: str
+    sve_bits: int = 0
 
     def llvm(self) -> dict[str, str | int | list[str]]:
         """The argument of tvm.target.Target.
@@ -89,6 +93,9 @@ class HardwareTarget:
         if self.kind in FOREIGN:
             return dict(FOREIGN[self.kind].llvm)
         target: dict[str, str | int | list[str]] = {"kind": "llvm", "num-cores": self.cores}
+        if self.sve_bits:
+            bounds = (f"-aarch64-sve-vector-bits-{b}:int={self.sve_bits}" for b in ("min", "max"))
+            target["cl-opt"] = list(bounds)
         if platform.machine().lower() not in MACHINES[self.kind]:
             machine = MACHINES[self.kind][0]
             target["mtriple"] = f"{machine}-linux-gnu"
@@ -171,6 +178,19 @@ def named_target(name: str, cores: int = 1) -> HardwareTarget:
     if isa not in LEVELS[kind]:
         raise InvalidValueError(f"target {name!r}: expected x86-64-v2 or newer, got {isa}")
     return _named(archspec_name, kind, isa, llvm_features(kind, known.features), cores)
+
+
+def with_sve(target: HardwareTarget, bits: int) -> HardwareTarget:
+    """The target with vectors of SVE of exactly so many bits (128 to 2048, a power of two).
+
+    Raises InvalidValueError for another length and for a target without SVE.
+    """
+    if "sve" not in target.features or bits not in (128, 256, 512, 1024, 2048):
+        raise InvalidValueError(
+            f"sve: expected a target with SVE and 128, 256, 512, 1024 or 2048 bits, "
+            f"got {target.name} and {bits}"
+        )
+    return replace(target, sve_bits=bits)
 
 
 def cut_down(host: HardwareTarget, name: str) -> HardwareTarget:

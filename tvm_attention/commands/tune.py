@@ -38,10 +38,14 @@ from tvm_attention.commands.output import (
     seconds_text,
 )
 from tvm_attention.commands.tune_progress import Names, Show, view
+from tvm_attention.errors import InvalidValueError
 from tvm_attention.export.toolchain import parsed_compilers
+from tvm_attention.modelling import THREADS, tune_modelled
 from tvm_attention.suites import shape_text
 from tvm_attention.tuning import TuningOutcome, TuningResult, tune
+from tvm_attention.workload import AttentionWorkload
 
+_TRIALS, _MODELLED_TRIALS = 64, 16
 _SUMMARY = (
     "search for faster schedules on this machine or a board and record those that beat the default"
 )
@@ -62,11 +66,15 @@ def add(commands: Commands) -> None:
         help=f"with --rpc, minutes to wait when no board is left; default {PATIENCE / 60:g}",
     )
     parser.add_argument(
+        "--modelled",
+        action="store_true",
+        help="model the targets' cores, several with commas between, instead of measuring here",
+    )
+    parser.add_argument(
         "--trials",
         type=whole_number(1, 10**6),
-        default=64,
         metavar="N",
-        help="candidates to measure a workload, at most; default 64",
+        help=f"candidates a workload, at most; default {_TRIALS}, modelled {_MODELLED_TRIALS}",
     )
     parser.add_argument(
         "--minutes", type=positive, metavar="M", help="time for all workloads together"
@@ -93,29 +101,21 @@ def run(options: argparse.Namespace) -> int:
     """Tunes; the exit status is 130 if interrupted, and the same command then goes on."""
     names = {workload: name for name, workload in chosen_workloads(options).items()}
     out = console()
-    place = _place(options)
     try:
         with _view(options.json, out, names) as show:
-            result = tune(
-                list(names),
-                options.target,
-                trials=options.trials,
-                minutes=options.minutes,
-                log=options.log,
-                num_threads=options.threads,
-                seed=options.seed,
-                again=options.again,
-                on=place,
-                progress=show,
-            )
+            found = (_modelled if options.modelled else _measured)(options, list(names), show)
     except KeyboardInterrupt:
         _say_how_to_resume(options.arguments)
         return INTERRUPTED
     if options.json:
-        print_json(to_dict(result, names))
+        told = {name: to_dict(result, names) for name, result in found.items()}
+        print_json({"targets": told} if options.modelled else next(iter(told.values())))
     else:
-        print_result(out, result, names)
-    if result.interrupted:
+        for name, result in found.items():
+            if options.modelled:
+                say(out, f"{name}: times of a model, nothing was measured")
+            print_result(out, result, names)
+    if any(result.interrupted for result in found.values()):
         _say_how_to_resume(options.arguments)
         return INTERRUPTED
     if result.stopped:
@@ -131,6 +131,48 @@ def _place(options: argparse.Namespace) -> Boards | None:
     if asked is None:
         return None
     return Boards(*asked, compilers=compilers, patience=60 * options.wait)
+
+
+def _measured(
+    options: argparse.Namespace, workloads: list[AttentionWorkload], show: Show
+) -> dict[str, TuningResult]:
+    result = tune(
+        workloads,
+        options.target,
+        trials=options.trials or _TRIALS,
+        minutes=options.minutes,
+        log=options.log,
+        num_threads=options.threads,
+        seed=options.seed,
+        again=options.again,
+        on=_place(options),
+        progress=show,
+    )
+    return {"": result}
+
+
+def _modelled(
+    options: argparse.Namespace, workloads: list[AttentionWorkload], show: Show
+) -> dict[str, TuningResult]:
+    if chosen_boards(options) is not None:
+        raise InvalidValueError(
+            "--modelled: expected no --rpc with it, as nothing is measured; leave one of them out"
+        )
+    if options.target is None:
+        raise InvalidValueError(
+            "--modelled: expected --target NAME, a core that there is a model of, such as cortex-a72"
+        )
+    return tune_modelled(
+        workloads,
+        [name.strip() for name in options.target.split(",")],
+        trials=options.trials or _MODELLED_TRIALS,
+        minutes=options.minutes,
+        log=options.log,
+        num_threads=options.threads or THREADS,
+        seed=options.seed,
+        again=options.again,
+        progress=show,
+    )
 
 
 def _view(json: bool, out: Console, names: Names) -> AbstractContextManager[Show]:

@@ -17,7 +17,7 @@ from tvm_attention.database.logs import (
 from tvm_attention.database.matching import Match, match
 from tvm_attention.database.places import searched_target, user_log_path
 from tvm_attention.database.record import SCHEMA, Provenance, Seconds, TuningRecord
-from tvm_attention.database.selection import merge_records, prune_records, verify
+from tvm_attention.database.selection import left_to_measure, merge_records, prune_records, verify
 
 __all__ = [
     "RUNGS",
@@ -29,6 +29,7 @@ __all__ = [
     "TuningRecord",
     "available_logs",
     "format_log",
+    "left_to_measure",
     "match",
     "merge_into_log",
     "merge_records",

@@ -32,6 +32,7 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _CPUS = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
 _MAX_CORE_KINDS = 16
 _MAX_DECISIONS = 64
+_MOST_NEXT = 16
 _MAX_DECISION = 65536
 _MAX_SECONDS = 1e6
 
@@ -42,6 +43,24 @@ class Seconds(TypedDict):
     tuned: float
     default: float
     spread: float
+
+
+class Runner(TypedDict):
+    """A candidate that came after the record's own, and its modelled seconds."""
+
+    variant: str
+    decisions: dict[str, int]
+    seconds: float
+
+
+class Model(TypedDict):
+    """The tool with its version, the core whose model it used, how the way of modelling did where it could be
+    measured, and the next best candidates, to be measured later."""
+
+    tool: str
+    core: str
+    validation: str
+    next: list[Runner]
 
 
 class _Origin(TypedDict):
@@ -55,10 +74,12 @@ class Provenance(_Origin, total=False):
 
     Of a measured one also, where known, ``cpus``: the logical processors that the measurement was bound
     to ("4-7"), and ``cores``: how many of them are of which micro-architecture ({"cortex_a76": 4}).
+    ``model`` is there for records that ``tvm-attention tune --modelled`` wrote.
     """
 
     cpus: str
     cores: dict[str, int]
+    model: Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,11 +188,15 @@ def _check_decisions(decisions: object) -> None:
 def _check_seconds(seconds: object) -> None:
     data = mapping("seconds", seconds, set(Seconds.__annotations__))
     for name, value in data.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise wrong_type(f"seconds: {name}", "a number", value)
-        # NaN fails every comparison; math.isfinite would overflow on a very long int.
-        if not (0 <= value <= _MAX_SECONDS) or (value == 0 and name != "spread"):
-            raise wrong(f"seconds: {name}", f"more than 0 and at most {_MAX_SECONDS:g}", value)
+        _check_time(f"seconds: {name}", value, may_be_zero=name == "spread")
+
+
+def _check_time(where: str, value: object, *, may_be_zero: bool = False) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise wrong_type(where, "a number", value)
+    # NaN fails every comparison; math.isfinite would overflow on a very long int.
+    if not (0 <= value <= _MAX_SECONDS) or (value == 0 and not may_be_zero):
+        raise wrong(where, f"more than 0 and at most {_MAX_SECONDS:g}", value)
 
 
 def _check_hardware(hardware: object, target: str) -> None:
@@ -189,10 +214,10 @@ def _check_hardware(hardware: object, target: str) -> None:
 
 
 def _check_provenance(provenance: object) -> None:
-    given = set(provenance) if isinstance(provenance, dict) else set()
-    data = mapping(
-        "provenance", provenance, {*_Origin.__annotations__, *(given & {"cpus", "cores"})}
-    )
+    given: set[str] = set(provenance) if isinstance(provenance, dict) else set()
+    modelled = isinstance(provenance, dict) and provenance.get("kind") == "modelled"
+    optional = {"model"} if modelled else {"cpus", "cores"}
+    data = mapping("provenance", provenance, {*_Origin.__annotations__, *(given & optional)})
     if data["kind"] not in PROVENANCES:
         raise wrong("provenance: kind", f"one of {', '.join(PROVENANCES)}", data["kind"])
     one_line("provenance: on", data["on"])
@@ -202,6 +227,8 @@ def _check_provenance(provenance: object) -> None:
         matching_text("provenance: cpus", data["cpus"], _CPUS)
     if "cores" in data:
         _check_cores(data["cores"])
+    if "model" in data:
+        _check_model(data["model"])
 
 
 def _check_cores(cores: object) -> None:
@@ -212,3 +239,18 @@ def _check_cores(cores: object) -> None:
     for name, count in cores.items():
         matching_text("provenance: cores: name", name, TARGET_NAME)
         whole_number(f"provenance: cores: {name}", count, 1, 4096)
+
+
+def _check_model(model: object) -> None:
+    data = mapping("provenance: model", model, set(Model.__annotations__))
+    for name in ("tool", "core", "validation"):
+        one_line(f"provenance: model: {name}", data[name])
+    if not isinstance(data["next"], list):
+        raise wrong_type("provenance: model: next", "a list", data["next"])
+    if len(data["next"]) > _MOST_NEXT:
+        raise InvalidValueError(f"provenance: model: next: expected at most {_MOST_NEXT}")
+    for runner in data["next"]:
+        fields_of = mapping("provenance: model: next", runner, set(Runner.__annotations__))
+        matching_text("provenance: model: next: variant", fields_of["variant"], _WORD)
+        _check_decisions(fields_of["decisions"])
+        _check_time("provenance: model: next: seconds", fields_of["seconds"])

@@ -53,6 +53,16 @@ def prune_records(
     return left, dropped
 
 
+def left_to_measure(record: TuningRecord) -> list[tuple[str, dict[str, int]]]:
+    """(variant, decisions) of a modelled record and of the runners-up that it keeps, to be measured on the
+    machine; nothing of a measured one."""
+    if record.measured:
+        return []
+    model = record.provenance.get("model")
+    following = [] if model is None else [(r["variant"], r["decisions"]) for r in model["next"]]
+    return [(record.variant, record.decisions), *following]
+
+
 def verify(
     records: Iterable[TuningRecord],
     build: Callable[[TuningRecord], None],

@@ -36,20 +36,27 @@ class Trial:
 
 
 class Journal:
-    """The trials of one (workload, target, thread count, expression): one JSON line each, appended.
+    """The trials of one (workload, target, thread count, expression): one JSON line each, appended. ``model``
+    names what modelled them, where nothing was measured.
 
     A line cut short by a crash, or otherwise damaged, is skipped; all others count. What cannot be
     written raises TuningError.
     """
 
-    def __init__(self, workload: AttentionWorkload, target: HardwareTarget, threads: int) -> None:
+    def __init__(
+        self,
+        workload: AttentionWorkload,
+        target: HardwareTarget,
+        threads: int,
+        model: str | None = None,
+    ) -> None:
         identity = {
             "workload": workload.to_dict(),
             "hardware": dict(target.facts()),
             "target": target.name,
             "threads": threads,
             "expression": EXPRESSION_DIGEST,
-        }
+        } | ({} if model is None else {"model": model})
         self._header = json.dumps({"search": identity}, sort_keys=True) + "\n"
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
         self.path = journal_directory() / target.name / f"{digest}.jsonl"

@@ -9,7 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from tvm_attention.database import TuningRecord, available_logs, merge_into_log, read_log
+from tvm_attention.database import (
+    TuningRecord,
+    available_logs,
+    left_to_measure,
+    merge_into_log,
+    read_log,
+)
 from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.schedules import Candidate, DesignSpace, schedules_for
 from tvm_attention.target import HardwareTarget
@@ -152,12 +158,16 @@ class WorkloadSession:
         return float("inf") if best is None else best
 
     def _seeds(self) -> list[Candidate]:
-        """Candidates of the nearest records, of any target and head dimension."""
+        """What a model of this target left to be measured, then candidates of the nearest records, of
+        any target and head dimension."""
         known = [record for log in available_logs() for record in log.records]
         known += read_log(self.log) if self.log.exists() else ()
         near: dict[Candidate, float] = {}
         w = self.workload
+        left: list[Candidate] = []
         for record in known:
+            if (record.target, record.workload) == (self.target.name, w):
+                left += [Candidate.of(*c) for c in left_to_measure(record)]
             other = record.workload
             if (record.length_class, bool(other.causal)) != (w.length_class, bool(w.causal)):
                 continue
@@ -165,7 +175,7 @@ class WorkloadSession:
             far += 4.0 * (record.target != self.target.name)
             candidate = Candidate.of(record.variant, record.decisions)
             near[candidate] = min(far, near.get(candidate, far))
-        return sorted(near, key=lambda c: near[c])[:SEEDS]
+        return [*left, *sorted(near, key=lambda c: near[c])[:SEEDS]]
 
     def _best(self) -> float | None:
         return min((t.seconds for t in self.done if t.seconds is not None), default=None)
