@@ -20,6 +20,7 @@ class DeviceParameters:
     threads: int
     blocks: int
     tensor_dtypes: tuple[str, ...] = ("float16", "bfloat16")
+    copies: bool = True  # to shared memory, without registers, beside computing (cp.async)
     registers: int = 1 << 16
     warp: int = 32
     threads_per_block: int = 1024

@@ -29,6 +29,7 @@ from tvm_attention.target import named_target
 from tvm_attention.workload import AttentionWorkload
 
 # Of the threads between two barriers: ascending, descending, shuffled. Without a barrier, one is wrong.
+# Copies that go on meanwhile are made as late as may be, at once, either way.
 ORDERS = (0, 1, 2)
 STREAM = 7
 _HEADER = Path(__file__).with_name("cuda_on_cpu.h")
@@ -36,6 +37,7 @@ _FAULTS = {
     1: "a barrier that not all threads of a block reach",
     2: "a write beyond the shared memory that was asked for",
     3: "more threads than a block may have",
+    4: "copies that were not waited for",
 }
 # Local variables and registers begin with a pattern that is no sensible number.
 _FLAGS = ("-std=c++17", "-O1", "-w", "-ftrivial-auto-var-init=pattern", "-shared", "-fPIC")

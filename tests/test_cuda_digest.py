@@ -14,9 +14,16 @@ from tvm_attention.workload import AttentionWorkload
 
 TILES = {
     "row_threads": 4, "column_threads": 16, "rows": 2, "keys": 2, "score_steps": 4, "value_steps": 4,
-    "vector": 4,
+    "vector": 4, "overlap": 0,
 }  # fmt: skip
-TENSOR_TILES = {"row_threads": 16, "column_threads": 4, "rows": 2, "keys": 4, "vector": 4}
+TENSOR_TILES = {
+    "row_threads": 16,
+    "column_threads": 4,
+    "rows": 2,
+    "keys": 4,
+    "vector": 4,
+    "overlap": 0,
+}
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"causal": "top_left", "dtype": "float16"},

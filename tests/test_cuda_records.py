@@ -15,7 +15,7 @@ from tvm_attention.target import named_target
 from tvm_attention.workload import AttentionWorkload
 
 WIDE = AttentionWorkload(head_dim=128)
-CHANGES = {"keys": 8}
+CHANGES = {"keys": 8, "overlap": 0}
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tvm_attention.kernel_source import KernelSource
 from tvm_attention.operands import kernel_strides
 from tvm_attention.outputs import no_keys
 from tvm_attention.schedules import Candidate
-from tvm_attention.schedules.cuda_space import FUSED_SPLIT_KV
+from tvm_attention.schedules.cuda_space import FUSED_SPLIT_KV, without_vectors
 from tvm_attention.workload import AttentionWorkload
 
 
@@ -82,7 +82,7 @@ class DeviceKernel(Kernel):
         dense = [x if is_dense(kind.shape(x), kind.strides(x)) else kind.dense(x) for x in inputs]
         candidate = self.source.candidate
         if not all(_is_aligned(kind, call, x, candidate["vector"]) for x in dense):
-            candidate = candidate.replace(vector=1)
+            candidate = without_vectors(candidate)
         loaded = self._loaded_on(kind.device(inputs[0]), candidate)
         kept: list[Any] = []  # until all is started: memory freed then is used again after it
 
