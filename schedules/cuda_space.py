@@ -69,12 +69,15 @@ def build(
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """What a candidate makes of a workload: a block's query rows and keys, a thread's value columns and
-    how many of those are adjacent, and the bytes and registers it takes."""
+    how many of those are adjacent, elements of a row of keys and of weights in shared memory, and the
+    bytes and registers it takes."""
 
     query_block: int
     key_block: int
     columns: int
     adjacent: int
+    key_row: int
+    weight_row: int
     shared: int
     registers: int
     threads: int
@@ -103,7 +106,9 @@ def sizes_of(w: AttentionWorkload, c: Candidate) -> Sizes:
     state = rows * (2 * columns + 2) + rows * c["keys"]  # sums so far and of the block, scores
     threads = c["row_threads"] * across
     registers = state + _OTHER_REGISTERS
-    return Sizes(query_block, key_block, columns, adjacent, shared, registers, threads)
+    return Sizes(
+        query_block, key_block, columns, adjacent, row, weight_row, shared, registers, threads
+    )
 
 
 def decode_rows(workload: AttentionWorkload) -> int | None:

@@ -24,6 +24,7 @@ TENSOR_TILES = {
     "vector": 4,
     "overlap": 0,
 }
+BESIDE = {"overlap": 1}
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"causal": "top_left", "dtype": "float16"},
@@ -42,11 +43,15 @@ def source_text() -> str:
         for variant, rows in (("fused", 512), ("fused_split_kv", 8)):
             workload = AttentionWorkload(head_dim=64, query_length=rows, **options)
             texts.append(code_of(workload, Candidate.of(variant, TILES)).source)
+            if not options:
+                texts.append(code_of(workload, Candidate.of(variant, TILES | BESIDE)).source)
         if options.get("dtype"):
             workload = AttentionWorkload(head_dim=64, **options)
-            texts.append(code_of(workload, Candidate.of("fused_tensor", TENSOR_TILES)).source)
-    called = files("tvm_attention.cuda").joinpath("tensor_cores.cuh").read_text("utf-8")
-    return "\n".join([*texts, called])
+            for tiles in (TENSOR_TILES, TENSOR_TILES | BESIDE):
+                texts.append(code_of(workload, Candidate.of("fused_tensor", tiles)).source)
+    folder = files("tvm_attention.cuda")
+    called = [folder.joinpath(n).read_text("utf-8") for n in ("tensor_cores.cuh", "copies.cuh")]
+    return "\n".join([*texts, *called])
 
 
 def test_digest_is_that_of_the_source() -> None:
