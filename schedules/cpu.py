@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm_attention.compute import (
+    Exponent,
     FixedLengths,
     KeyBlockTiles,
     MatrixTiles,
@@ -44,7 +45,9 @@ def build(
     fixed: FixedLengths | None = None,
 ) -> Any:
     """The scheduled kernel of a candidate, for all lengths (or at fixed ones, for the cost model)."""
-    return _BUILDERS[candidate.variant](Problem(workload, fixed), workload, machine, candidate)
+    exponent: Exponent = "instructions" if machine.exponent_instructions else "bits"
+    problem = Problem(workload, fixed, exponent=exponent)
+    return _BUILDERS[candidate.variant](problem, workload, machine, candidate)
 
 
 def _widths(p: Problem, m: MachineParameters) -> Widths:

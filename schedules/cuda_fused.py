@@ -59,7 +59,7 @@ def build(
 ) -> Schedule:
     """The scheduled kernel of a candidate."""
     tiles = tiles_of(workload, candidate)
-    problem = Problem(workload, fixed, exp2_unit=True, aligned=candidate["vector"])
+    problem = Problem(workload, fixed, exponent="unit", aligned=candidate["vector"])
     if tiles.split:
         return schedule_fused_split_kv(fused_split_kv(problem, tiles), candidate, tiles)
     return schedule_fused(fused(problem, tiles), candidate, tiles)

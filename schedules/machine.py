@@ -11,7 +11,8 @@ class MachineParameters:
     FMA can broadcast a scalar from memory without a register for it; l1, l2: data cache bytes of a core;
     in_order: whether the core starts instructions in program order, so that a loop must load ahead;
     element_operand: whether an FMA can take its scalar from a lane of a vector register; matrix_unit: whether
-    it multiplies tiles of bfloat16 (AMX)."""
+    it multiplies tiles of bfloat16 (AMX); exponent_instructions: whether instructions split a number at its
+    floor and scale by powers of two (AVX-512's VREDUCEPS and VSCALEFPS)."""
 
     lanes: int
     registers: int
@@ -21,3 +22,4 @@ class MachineParameters:
     in_order: bool = False
     element_operand: bool = False
     matrix_unit: bool = False
+    exponent_instructions: bool = False

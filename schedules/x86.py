@@ -34,7 +34,7 @@ _L1, _L2 = 32 << 10, 1 << 20  # where a processor does not say
 MACHINES = {
     "x86-64-v2": MachineParameters(4, 16, False, _L1, _L2),
     "x86-64-v3": MachineParameters(8, 16, False, _L1, _L2),
-    "x86-64-v4": MachineParameters(16, 32, True, _L1, _L2),
+    "x86-64-v4": MachineParameters(16, 32, True, _L1, _L2, exponent_instructions=True),
 }
 
 
@@ -64,6 +64,7 @@ def machine_parameters(target: HardwareTarget) -> MachineParameters:
         target.l1d or level.l1,
         target.l2 or level.l2,
         matrix_unit=target.features >= MATRIX_UNIT,
+        exponent_instructions=level.exponent_instructions,
     )
 
 

@@ -17,7 +17,7 @@ from tvm_attention.target import HardwareTarget
 from tvm_attention.threads import bind_function, launcher
 from tvm_attention.workload import AttentionWorkload
 
-_FORMAT = 2  # of a cached kernel: bump when lowering or the calling convention changes
+_FORMAT = 3  # of a cached kernel: bump when lowering or the calling convention changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,11 @@ def kernel_key(workload: AttentionWorkload, target: HardwareTarget, candidate: C
 
 def build_module(workload: AttentionWorkload, target: HardwareTarget, candidate: Candidate) -> Any:
     """Compile a candidate in this process: TVM's runtime module, not yet bound to a thread pool."""
-    tvm = import_tvm()
+    import_tvm()
     from tvm_attention.lowering import lower
+    from tvm_attention.lowering.machine_code import compiled
 
     schedules = schedules_for(target)
-    # Buffers were compacted before lowering narrowed the loops; again, they would be resized.
-    once = tvm.transform.PassContext(disabled_pass=["s_tir.CompactBufferAllocation"])
     try:
         with signals_left_alone():
             machine = schedules.machine_parameters(target)
@@ -88,8 +87,7 @@ def build_module(workload: AttentionWorkload, target: HardwareTarget, candidate:
                 "workspace": lowered.workspace,
                 "bind_launch": bind_function(),
             }
-            with once:
-                return tvm.compile(tvm.IRModule(functions), tvm.target.Target(target.llvm()))
+            return compiled(functions, target)
     except Exception as error:
         raise KernelBuildError(
             f"TVM could not build {candidate} for {target.name}: {error}; "

@@ -3,7 +3,7 @@
 from tvm_attention.compute.bounds import Bounds
 from tvm_attention.compute.key_blocks import KeyBlockTiles, blocks_and_merge, streaming
 from tvm_attention.compute.matrix import MatrixTiles, mask_alone, matrix
-from tvm_attention.compute.problem import FixedLengths, Problem
+from tvm_attention.compute.problem import Exponent, FixedLengths, Problem
 from tvm_attention.compute.row_block import RowBlockTiles, row_block, weights
 from tvm_attention.compute.running import running
 from tvm_attention.compute.split_kv import split_kv
@@ -11,6 +11,7 @@ from tvm_attention.compute.splits import SplitKVTiles
 
 __all__ = [
     "Bounds",
+    "Exponent",
     "FixedLengths",
     "KeyBlockTiles",
     "MatrixTiles",

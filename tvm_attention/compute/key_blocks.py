@@ -18,7 +18,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tvm_attention.compute.exp2 import exp2
+from tvm_attention.compute.exp2 import power
 from tvm_attention.compute.packing import key_rows, scale_row, value_columns
 from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
 from tvm_attention.compute.repair import Element, repaired
@@ -149,7 +149,7 @@ def blocks_and_merge(p: Problem, tiles: KeyBlockTiles) -> tirx.PrimFunc:
     )
     W = te.compute(
         (*blocks.outer, blocks.count, block),
-        lambda b, h, qb, kb, i: exp2(PART[b, h, qb, kb, columns + 1, i] - MM[b, h, qb, i]),
+        lambda b, h, qb, kb, i: power(p, PART[b, h, qb, kb, columns + 1, i] - MM[b, h, qb, i]),
         name="W",
     )
     LS = te.compute(
@@ -180,7 +180,7 @@ def streaming(p: Problem, tiles: KeyBlockTiles) -> tirx.PrimFunc:
 
     def combine(x: Any, y: Any) -> Any:
         top = tirx.max(x[0], y[0])
-        ex, ey = exp2(x[0] - top), exp2(y[0] - top)
+        ex, ey = power(p, x[0] - top), power(p, y[0] - top)
         return top, x[1] * ex + y[1] * ey, x[2] * ex + y[2] * ey
 
     softmax = te.comm_reducer(

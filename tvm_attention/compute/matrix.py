@@ -16,7 +16,6 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tvm_attention.compute.exp2 import POLYNOMIAL, WEIGHT_POLYNOMIALS
 from tvm_attention.compute.online import Strips, accumulated, maxima
 from tvm_attention.compute.operand import is_finite
 from tvm_attention.compute.packing import scale_row, unit_row
@@ -180,20 +179,23 @@ class _Matrix:
 
     def maxima(self, SC: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
         """Stages M, RM, D, A; returns RM and A."""
-        return maxima(self.at, SCORE_ROWS, SC, self.scale if self.plain else None, at_once=4)
+        return maxima(
+            self.p, self.at, SCORE_ROWS, SC, self.scale if self.plain else None, at_once=4
+        )
 
     def weights(self, SC: te.Tensor, RM: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
         """Stages P, PB (..., pair of keys, piece, row) and L."""
         p, at, count = self.p, self.at, self.weight_count
         scale = self.scale if self.plain else None
-        exact_sum = p.workload.output == "attention_and_lse"
-        polynomial = POLYNOMIAL if exact_sum else WEIGHT_POLYNOMIALS[p.workload.dtype]
+        # Of a log-sum-exp the sum of the weights is a result.
+        exact = p.workload.output == "attention_and_lse"
+        precision = "float32" if exact else p.workload.dtype
 
         def one(b: Any, h: Any, qb: Any, s: Any, kb: Any, j: Any, i: Any) -> Any:
             tile, row = tirx.floordiv(j, SCORE_ROWS), tirx.floormod(j, SCORE_ROWS)
             score = SC[b, h, qb, s, kb, tile, row, i]
             score = score if scale is None else score * scale
-            return weight(p, score, RM[b, h, qb, s, kb, i], polynomial)
+            return weight(p, score, RM[b, h, qb, s, kb, i], precision)
 
         P = te.compute((*at.outer, at.count, at.keys, at.block), one, name="P")
 
@@ -202,14 +204,10 @@ class _Matrix:
             return pair(*(rounded(x) if count == 1 else piece(x, n, count) for x in both))
 
         PB = te.compute((*at.outer, at.count, at.keys // 2, count, at.block), pieces, name="PB")
-        # The sum of what values are multiplied with: what rounding adds cancels, but in a log-sum-exp.
-        as_held = count == 1 and not exact_sum
 
         def both(b: Any, h: Any, qb: Any, s: Any, kb: Any, i: Any) -> Any:
-            each = [P[b, h, qb, s, kb, 2 * j2 + t, i] for t in (0, 1)]
-            if as_held:
-                each = [rounded(x) for x in each]
-            return te.sum(each[0] + each[1], axis=j2)
+            first, second = (P[b, h, qb, s, kb, 2 * j2 + t, i] for t in (0, 1))
+            return te.sum(first + second, axis=j2)
 
         j2 = te.reduce_axis((0, at.keys // 2), "j2")
         L = te.compute((*at.outer, at.count, at.block), both, name="L")

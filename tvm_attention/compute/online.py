@@ -13,7 +13,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tvm_attention.compute.exp2 import exp2
+from tvm_attention.compute.exp2 import power
 from tvm_attention.compute.packing import finite_values
 from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
 from tvm_attention.compute.rows import Rows
@@ -53,7 +53,7 @@ class Strips:
 
 
 def maxima(
-    at: Strips, score_rows: int, SC: te.Tensor, scale: Any = None, at_once: int = 1
+    p: Problem, at: Strips, score_rows: int, SC: te.Tensor, scale: Any = None, at_once: int = 1
 ) -> tuple[te.Tensor, te.Tensor]:
     """Stages M, RM, D, A; returns RM and A. M runs over whole register tiles: past the last key they
     repeat it, or are minus infinity. ``scale`` (0 or more) is what scores are still multiplied by;
@@ -75,7 +75,7 @@ def maxima(
 
     RM = te.compute(shape, top, name="RM")
     D = te.compute(shape, lambda *i: before(LOWEST_SCORE, RM[i]) - RM[i], name="D")
-    return RM, te.compute(shape, lambda *i: exp2(D[i]), name="A")
+    return RM, te.compute(shape, lambda *i: power(p, D[i]), name="A")
 
 
 def accumulated(

@@ -21,6 +21,7 @@ PIECES = {"float32": 3, "float16": 2, "bfloat16": 1}
 WEIGHT_PIECES = {"float32": 3, "float16": 2, "bfloat16": 1}
 
 _UPPER = 0xFFFF0000
+_HALF = 0x00008000  # of the last bit of the upper half
 _SIGN = 0x80000000
 _LEAST = 0x00800000  # the least number that a matrix unit does not take for zero
 _QUIET_NAN = 0x7FC00000
@@ -32,14 +33,11 @@ def piece(x: Any, number: Any, count: int) -> Any:
 
 
 def rounded(x: Any) -> Any:
-    """A float32 number rounded to nearest to the bits of a bfloat16 (Veltkamp's splitting, in Dekker, "A
-    floating-point technique for extending the available precision", 1971); a NaN for a NaN."""
-    # Exact, so that it does not matter which of the operations LLVM fuses.
-    large = x * float32(2.0**16)
-    total = tirx.reinterpret(
-        "int32", x + large
-    )  # hidden from TVM's simplifier, which would cancel large
-    return tirx.reinterpret("float32", total) - large
+    """A float32 number of which the upper half is x rounded to the nearest bfloat16, halves away from zero.
+
+    A NaN whose bits are all ones becomes zero: the sum of such weights is NaN, and so the result.
+    """
+    return tirx.reinterpret("float32", bits(x) + _uint32(_HALF))
 
 
 def factor_piece(x: Any, number: Any, count: int) -> Any:

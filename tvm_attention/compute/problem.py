@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from tvm import te, tirx
 
@@ -16,6 +16,10 @@ from tvm_attention.workload import UNBOUNDED, AttentionWorkload
 # The score of nothing at all, to start a maximum from. Finite: the difference of two must not be NaN.
 LOWEST_SCORE = -3.4028234663852886e38
 LOG2_E = math.log2(math.e)
+
+# How a machine computes 2**x: from the bits of float32 numbers, with instructions that split and scale by
+# powers of two, or by a unit of its own.
+Exponent = Literal["bits", "instructions", "unit"]
 
 
 def float32(value: float) -> Any:
@@ -46,7 +50,7 @@ class Problem:
 
     query (batch, query_heads, query_length, head_dim), key (batch, query_heads / group, key_length,
     head_dim), value (..., value_dim); scores are in units of log2 (``scale_log2`` = scale * log2 e), so
-    that exp2 replaces exp. ``exp2_unit``: the machine computes 2**x by itself. ``aligned``: elements
+    that exp2 replaces exp. ``exponent``: how 2**x is computed. ``aligned``: elements
     of which addresses and strides of query, key and value are multiples.
     """
 
@@ -55,11 +59,11 @@ class Problem:
         workload: AttentionWorkload,
         fixed: FixedLengths | None = None,
         *,
-        exp2_unit: bool = False,
+        exponent: Exponent = "bits",
         aligned: int = 1,
     ) -> None:
         w = self.workload = workload
-        self.exp2_unit, self._aligned = exp2_unit, aligned
+        self.exponent, self._aligned = exponent, aligned
         assert w.value_dim is not None
         self.head_dim, self.value_dim, self.fixed = w.head_dim, w.value_dim, fixed
         self.scalars = {name: self._scalar(name) for name in SCALARS}

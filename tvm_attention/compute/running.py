@@ -24,7 +24,7 @@ def running(p: Problem, tiles: KeyBlockTiles, strips: int) -> tirx.PrimFunc:
     outer, count, width = at.outer, at.count, tiles.value_rows
     columns = -(-p.value_dim // width) * width
     SC = _scores(p, tiles, at)
-    RM, A = maxima(at, tiles.score_rows, SC)
+    RM, A = maxima(p, at, tiles.score_rows, SC)
     P, L = _weights(p, tiles, at, SC, RM)
     value = value_columns(p, tiles.pack_value, width, only_finite=p.workload.masks)
     j3 = te.reduce_axis((0, at.keys), "j3")

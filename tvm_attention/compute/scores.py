@@ -12,7 +12,7 @@ from typing import Any
 from tvm import te, tirx
 
 from tvm_attention.compute.binding import bound
-from tvm_attention.compute.exp2 import POLYNOMIAL, power
+from tvm_attention.compute.exp2 import power
 from tvm_attention.compute.operand import as_float32, offset_of
 from tvm_attention.compute.problem import LOG2_E, LOWEST_SCORE, Problem, float32
 from tvm_attention.compute.tanh import tanh
@@ -49,9 +49,9 @@ def hidden(p: Problem, b: Any, h: Any, row: Any, key: Any) -> Any:
     return masked if visible is None else tirx.any(masked, unseen)
 
 
-def weight(p: Problem, score: Any, top: Any, polynomial: tuple[float, ...] = POLYNOMIAL) -> Any:
+def weight(p: Problem, score: Any, top: Any, precision: str = "float32") -> Any:
     """2**(score - top), zero for a masked score."""
-    value = power(p, score - top, polynomial)
+    value = power(p, score - top, precision)
     if not p.workload.masks:
         return value
     return tirx.Select(score < float32(LOWEST_SCORE), float32(0.0), value)

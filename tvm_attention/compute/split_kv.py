@@ -12,7 +12,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tvm_attention.compute.exp2 import exp2
+from tvm_attention.compute.exp2 import power
 from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
 from tvm_attention.compute.repair import Element, repaired
 from tvm_attention.compute.rows import Rows
@@ -159,7 +159,7 @@ def _merge(
     )
     W = te.compute(
         (*heads, p["splits"]),
-        lambda b, h, r, s: exp2(PART[b, h, s, r, columns + V] - MM[b, h, r]),
+        lambda b, h, r, s: power(p, PART[b, h, s, r, columns + V] - MM[b, h, r]),
         name="W",
     )
     LS = te.compute(

@@ -16,8 +16,9 @@ def write_object(kernel: ExportedKernel, path: Path) -> None:
 
     Raises KernelBuildError if TVM cannot build it.
     """
-    tvm = import_tvm()
+    import_tvm()
     from tvm_attention.lowering import lower
+    from tvm_attention.lowering.machine_code import compiled
 
     schedules = schedules_for(kernel.target)
     machine = schedules.machine_parameters(kernel.target)
@@ -34,12 +35,7 @@ def write_object(kernel: ExportedKernel, path: Path) -> None:
             f"{kernel.name}_{part}": function.with_attr("global_symbol", f"{kernel.name}_{part}")
             for part, function in parts.items()
         }
-        # Buffers were compacted before lowering narrowed the loops; again, they would be resized.
-        with tvm.transform.PassContext(disabled_pass=["s_tir.CompactBufferAllocation"]):
-            module = tvm.compile(
-                tvm.IRModule(functions), tvm.target.Target(kernel.target.llvm())
-            ).mod
-        module.write_to_file(str(path), "o")
+        compiled(functions, kernel.target).mod.write_to_file(str(path), "o")
     except Exception as error:
         raise KernelBuildError(
             f"TVM could not build {kernel.source.candidate} for {kernel.target.name}: {error}; "
