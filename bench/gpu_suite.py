@@ -34,7 +34,9 @@ _RESERVE = 20.0  # seconds to write results in
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if all is well, 1 if something failed or a figure that is asked for was missed, 2 for bad input."""
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser().parse_args(given)
+    options.arguments = given[1:]
     return ended(lambda: int(options.step(options)), PROGRAM)
 
 
@@ -83,7 +85,7 @@ def _run(options: argparse.Namespace, place: places.Place) -> Run:
 
 
 def _plan(options: argparse.Namespace, arch: str) -> Plan:
-    return Plan(arch, options.candidates, options.only, options.small)
+    return Plan(arch, options.candidates, tuple(options.only), options.small)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -106,7 +108,9 @@ def _parser() -> argparse.ArgumentParser:
         each.add_argument(
             "--candidates", type=whole_number(1, 1000), default=16, help="of each search"
         )
-        each.add_argument("--only", default="", help="cases and workloads whose names hold this")
+        each.add_argument(
+            "--only", nargs="+", default=[], metavar="PART", help="of names of cases and workloads"
+        )
         each.add_argument("--place", default=places.GPU, help="a module, for rehearsals")
         each.add_argument(
             "--small", type=whole_number(1, 64), default=1, help="divide lengths, for rehearsals"

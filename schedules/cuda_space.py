@@ -5,7 +5,7 @@ Nothing here needs TVM, so that a record can be matched to a cached kernel witho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm_attention.dtypes import ELEMENT_BYTES
@@ -115,6 +115,14 @@ def decode_rows(workload: AttentionWorkload) -> int | None:
     """Rows of a key-value head that split-KV serves; None for a prefill workload."""
     name = workload.length_class
     return int(name.removeprefix("decode-r")) if name.startswith("decode-r") else None
+
+
+def kernel_of(w: AttentionWorkload) -> AttentionWorkload:
+    """The workload that stands for all that one kernel serves."""
+    return replace(
+        w, batch=1, query_heads=1, kv_heads=1, query_length=decode_rows(w) or 512, key_length=512,
+        causal=bool(w.causal), window=w.window and (1, 1),
+    )  # fmt: skip
 
 
 def _whole(size: int) -> int:

@@ -1,5 +1,8 @@
 """Identity of the tensor expressions and their schedules, as tuning records name it."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 EXPRESSION_DIGEST = "e0d1ec6e92d3880c"
 """Changes whenever a candidate would lower to different code: a record tuned before says nothing of it.
 
@@ -8,3 +11,8 @@ tests/test_digest.py computes it from the lowered kernels and fails, with the ne
 
 CUDA_EXPRESSION_DIGEST = "c465421e2cae24eb"
 """The same of the kernels for GPUs; tests/test_cuda_digest.py computes it."""
+
+EXPRESSIONS: Mapping[str, str] = MappingProxyType(
+    {"x86": EXPRESSION_DIGEST, "arm": EXPRESSION_DIGEST, "cuda": CUDA_EXPRESSION_DIGEST}
+)
+"""By the kind of hardware that a record is for."""

@@ -1,4 +1,4 @@
-"""Kernels built beforehand: on the GPU's machine neither TVM nor a compiler is needed, and no time is lost."""
+"""Kernels built beforehand: the GPU's machine needs neither TVM nor a compiler, and loses no time by them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tvm_attention.cuda.driver import LoadedModule
 from tvm_attention.cuda.kernel import DeviceKernel
 from tvm_attention.device_code import DeviceCode
 from tvm_attention.digest import CUDA_EXPRESSION_DIGEST
-from tvm_attention.errors import AttentionError, KernelBuildError
+from tvm_attention.errors import KernelBuildError
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.processes import process_pool
 from tvm_attention.schedules import Candidate
-from tvm_attention.schedules.cuda_space import decode_rows, without_vectors
+from tvm_attention.schedules.cuda_space import kernel_of, without_vectors
 from tvm_attention.target import named_target
 from tvm_attention.workload import AttentionWorkload
 
@@ -36,18 +36,14 @@ class Build:
     arch: str
 
     @property
-    def alike(self) -> AttentionWorkload:
-        """The workload that stands for all that the kernel serves."""
-        w = self.workload
-        return replace(
-            w, batch=1, query_heads=1, kv_heads=1, query_length=decode_rows(w) or 512, key_length=512,
-            causal=bool(w.causal), window=w.window and (1, 1),
-        )  # fmt: skip
-
-    @property
     def key(self) -> str:
         """Digest of what the kernel is made of."""
-        parts = (CUDA_EXPRESSION_DIGEST, self.arch, str(self.candidate), self.alike.to_dict())
+        parts = (
+            CUDA_EXPRESSION_DIGEST,
+            self.arch,
+            str(self.candidate),
+            kernel_of(self.workload).to_dict(),
+        )
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
 
@@ -59,7 +55,7 @@ class Bundle:
 
     def missing(self, builds: Iterable[Build]) -> list[Build]:
         """Those that are not there, each once."""
-        return [b for b in dict((b.key, b) for b in builds).values() if not self._path(b).exists()]
+        return [b for b in {b.key: b for b in builds}.values() if not self._path(b).exists()]
 
     def build(
         self, builds: Iterable[Build], place: str, jobs: int, progress: Callable[[str], None]
@@ -114,7 +110,9 @@ def build_one(build: Build, place: str) -> str:
     """A kernel as the text of its file."""
     from tvm_attention.cuda.building import device_code, whole_source
 
-    code = device_code(build.alike, named_target(f"cuda-{build.arch}"), build.candidate)
+    code = device_code(
+        kernel_of(build.workload), named_target(f"cuda-{build.arch}"), build.candidate
+    )
     made = compiler_of(place).machine_code(whole_source(code), build.arch)
     resources = {name: asdict(r) for name, r in made.resources.items()}
     cubin = base64.b64encode(made.cubin).decode()

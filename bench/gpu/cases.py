@@ -8,7 +8,6 @@ from typing import Any
 
 from bench.gpu.bundle import Build, with_fallback
 from tvm_attention.schedules import Candidate, cuda
-from tvm_attention.schedules.cuda_space import FUSED, FUSED_SPLIT_KV, FUSED_TENSOR, OVERLAP
 from tvm_attention.workload import AttentionWorkload
 
 _OPTIONS: dict[str, dict[str, Any]] = {

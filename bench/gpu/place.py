@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tvm_attention.cuda.compilers import Compiler, compiler
+from tvm_attention.cuda.compilers import Compiler
 from tvm_attention.cuda.driver import Driver, driver
 from tvm_attention.errors import UnsupportedError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,26 +18,35 @@ from bench.gpu.place import Place
 from tvm_attention.schedules import Candidate
 from tvm_attention.workload import AttentionWorkload
 
+_FEW = 3  # lengths
 STREAM_CASES = ("float32 plain", "float16 plain", "float32 plain decode")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run on an architecture does. ``only`` limits cases and workloads to names that contain it."""
+    """What a run on an architecture does. ``only`` limits cases and workloads to names that hold one of them.
+
+    For rehearsals ``small`` divides the lengths of the timed workloads, and few lengths are checked.
+    """
 
     arch: str
     candidates: int
-    only: str = ""
-    small: int = 1  # by which lengths of the timed workloads are divided, for a rehearsal
+    only: tuple[str, ...] = ()
+    small: int = 1
 
     @cached_property
     def cases(self) -> list[Case]:
-        return [c for c in cases(self.arch) if self.only in c.name]
+        few = None if self.small == 1 else _FEW
+        chosen = [c for c in cases(self.arch) if self._is_chosen(c.name)]
+        return [replace(c, workloads=c.workloads[:few]) for c in chosen]
 
     @cached_property
     def searches(self) -> list[Search]:
-        chosen = {n: _shorter(w, self.small) for n, w in workloads().items() if self.only in n}
+        chosen = {n: _shorter(w, self.small) for n, w in workloads().items() if self._is_chosen(n)}
         return searches(self.arch, self.candidates, chosen)
+
+    def _is_chosen(self, name: str) -> bool:
+        return not self.only or any(part in name for part in self.only)
 
     def builds(self) -> Iterator[Build]:
         """Every kernel of the run."""
@@ -136,10 +145,7 @@ def _shorter(w: AttentionWorkload, by: int) -> AttentionWorkload:
     if by == 1:
         return w
     rows = w.query_length if w.query_length == 1 else max(1, w.query_length // by)
-    from dataclasses import replace
-
-    heads = max(1, w.query_heads // by) * 1
     return replace(
-        w, batch=1, query_heads=heads * w.group, kv_heads=heads, query_length=rows,
+        w, batch=1, query_heads=w.group, kv_heads=1, query_length=rows,
         key_length=max(1, w.key_length // by),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from tvm_attention.errors import UnsupportedError
 
 
 def draw(values: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Speed beside the peers', and how the tuning went, as SVG. Raises UnsupportedError without matplotlib."""
+    """Speed beside the peers', and the tuning, as SVG. Raises UnsupportedError without matplotlib."""
     try:
         import matplotlib
     except ImportError as error:

@@ -33,6 +33,7 @@ from tvm_attention.commands.output import (
     say,
     seconds_text,
 )
+from tvm_attention.commands.tune_modelled import run_modelled
 from tvm_attention.commands.tune_progress import Names, Show, view
 from tvm_attention.suites import shape_text
 from tvm_attention.tuning import TuningOutcome, TuningResult, tune
@@ -51,6 +52,12 @@ def add(commands: Commands) -> None:
         default=64,
         metavar="N",
         help="candidates to measure a workload, at most; default 64",
+    )
+    parser.add_argument(
+        "--modelled",
+        action="store_true",
+        help="for a GPU that is not there (--target cuda-sm_86): compile candidates and take the best "
+        "of a model; nothing is measured",
     )
     parser.add_argument(
         "--minutes", type=positive, metavar="M", help="time for all workloads together"
@@ -76,6 +83,8 @@ def add(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     """Tunes; the exit status is 130 if interrupted, and the same command then goes on."""
     names = {workload: name for name, workload in chosen_workloads(options).items()}
+    if options.modelled:
+        return run_modelled(options, names)
     out = console()
     try:
         with _view(options.json, out, names) as show:

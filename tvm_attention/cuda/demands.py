@@ -64,7 +64,9 @@ class Stages:
 
 def stages(w: AttentionWorkload, c: Candidate, ceilings: Ceilings) -> Stages:
     """The demands of a candidate."""
-    scores, values = _tensor(w, c, ceilings) if c.variant == FUSED_TENSOR else _plain(w, c, ceilings)
+    scores, values = (
+        _tensor(w, c, ceilings) if c.variant == FUSED_TENSOR else _plain(w, c, ceilings)
+    )
     return Stages(_copies(w, c, ceilings), scores, _softmax(w, c, ceilings), values)
 
 
@@ -79,8 +81,12 @@ def _copies(w: AttentionWorkload, c: Candidate, ceilings: Ceilings) -> Demand:
     steps = groups * (_ADDRESS + (1 if c[OVERLAP] else 2)) + converted
     stores = elements * stored / ceilings.shared
     # Sectors of 32 bytes are read whole.
-    sector = max(32, c["vector"] * size) / min(32, w.head_dim * size) if w.head_dim * size < 32 else 1
-    return Demand(issue=steps / _SCHEDULERS, shared=stores, l2=elements * size * sector / ceilings.l2)
+    sector = (
+        max(32, c["vector"] * size) / min(32, w.head_dim * size) if w.head_dim * size < 32 else 1
+    )
+    return Demand(
+        issue=steps / _SCHEDULERS, shared=stores, l2=elements * size * sector / ceilings.l2
+    )
 
 
 def _plain(w: AttentionWorkload, c: Candidate, ceilings: Ceilings) -> tuple[Demand, Demand]:

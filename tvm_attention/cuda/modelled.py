@@ -98,7 +98,9 @@ def modelled_seconds(
     return seconds
 
 
-def ranked(w: AttentionWorkload, target: HardwareTarget, count: int, seed: int = 0) -> list[Candidate]:
+def ranked(
+    w: AttentionWorkload, target: HardwareTarget, count: int, seed: int = 0
+) -> list[Candidate]:
     """The candidates that the model takes for the fastest, the best first: of some drawn at random and the
     schedules to start from, and of those near the best of them."""
     machine, rng = cuda.machine_parameters(target), Random(seed)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from functools import lru_cache
 from importlib.metadata import version
@@ -22,7 +22,7 @@ from tvm_attention.database.record import Provenance, Seconds
 from tvm_attention.digest import CUDA_EXPRESSION_DIGEST
 from tvm_attention.errors import KernelBuildError
 from tvm_attention.schedules import Candidate, cuda
-from tvm_attention.schedules.cuda_space import decode_rows
+from tvm_attention.schedules.cuda_space import kernel_of
 from tvm_attention.target import HardwareTarget
 from tvm_attention.workload import AttentionWorkload
 
@@ -61,7 +61,10 @@ class ModelledTuning:
         compiler()  # before anything takes time
         default = cuda.default_candidate(workload, cuda.machine_parameters(self.target))
         known = self._known.setdefault(kernel_of(workload), [])
-        ahead = [*known, *ranked(workload, self.target, self.trials)]
+        ahead = ranked(workload, self.target, self.trials)
+        limit = modelled_seconds(workload, self.target, ahead[0]) * (1 + _WORTH_ANOTHER)
+        near = [c for c in known if modelled_seconds(workload, self.target, c) <= limit]
+        ahead = near or [*known, *ahead]
         found: dict[Candidate, float] = {}
         refused = []
         for candidate in dict.fromkeys([default, *ahead]):
@@ -82,14 +85,6 @@ class ModelledTuning:
         known += [] if chosen in known else [chosen]
         base = found.get(default, found[chosen])
         return Modelled(workload, chosen, found[chosen], base, len(found), tuple(refused))
-
-
-def kernel_of(w: AttentionWorkload) -> AttentionWorkload:
-    """The workload that stands for all that one kernel serves."""
-    return replace(
-        w, batch=1, query_heads=1, kv_heads=1, query_length=decode_rows(w) or 512, key_length=512,
-        causal=bool(w.causal), window=w.window and (1, 1),
-    )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
@@ -143,7 +138,9 @@ def _record(found: Modelled, target: HardwareTarget) -> TuningRecord:
         decisions=dict(found.candidate.decisions),
         # A choice that is as good as the best is recorded as if it were, not as slower than the default.
         seconds=Seconds(
-            tuned=_rounded(min(found.tuned, found.default)), default=_rounded(found.default), spread=0.0
+            tuned=_rounded(min(found.tuned, found.default)),
+            default=_rounded(found.default),
+            spread=0.0,
         ),
         hardware=target.facts(),
         threads=1,
