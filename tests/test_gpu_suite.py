@@ -47,7 +47,8 @@ def again(rehearsal: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_every_part_is_done(rehearsal: Any) -> None:
-    out, _, _ = rehearsal
+    out, _, status = rehearsal
+    assert status in (0, 1)  # 1: a figure was missed, on a processor
     journal = Journal(out / JOURNAL)
     for part in results.PARTS:
         assert journal.failed(part) == {}, part
@@ -87,39 +88,23 @@ def test_winners_become_records_and_pictures_are_drawn(rehearsal: Any) -> None:
 
 
 def test_a_run_goes_on_where_it_was(rehearsal: Any, again: list[str]) -> None:
-    out, _, status = rehearsal
-    whole = (out / JOURNAL).read_text()
-    assert main(again) == status
-    assert (out / JOURNAL).read_text() == whole
-    lines = whole.splitlines(keepends=True)
-    (out / JOURNAL).write_text("".join(lines[:-1]) + lines[-1][:20])  # cut off while it was written
-    main(again)
-    last = Journal(out / JOURNAL).last()
-    assert {line["state"] for line in last.values()} <= {"done", "failed"}
-    assert last.keys() == {(j["part"], j["name"]) for j in map(json.loads, lines)}
-
-
-def test_a_wrong_result_fails_the_run(
-    rehearsal: Any, again: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A kernel in the place of another: it writes something else."""
+    """Cut off while its last line was written, and with another kernel for one case, which is wrong."""
     out, _, _ = rehearsal
-    kernels = tmp_path / "kernels"
-    kernels.mkdir()
-    files = sorted((out.parent / "kernels").glob("*.json"))
-    found = {f.name: json.loads(f.read_text()) for f in files}
-    singles = [n for n, v in found.items() if len(v["code"]["functions"]) == 1]
-    for name, values in found.items():
-        if (
-            name in singles
-        ):  # another kernel with the same parameters, or its own with none of the work
-            values["code"]["functions"][0]["threads"] = [32, 1]
-        (kernels / name).write_text(json.dumps(values))
-    again[again.index("--bundle") + 1] = str(kernels)
-    again[again.index("--out") + 1] = str(tmp_path / "out")
-    again[again.index("--only") + 1 :] = ["float32 plain"]
+    lines = (out / JOURNAL).read_text().splitlines(keepends=True)
+    kept = [x for x in lines if json.loads(x)["name"] != "float32 plain decode"]
+    (out / JOURNAL).write_text("".join(kept[:-1]) + kept[-1][:20])
+    for file in (out.parent / "kernels").glob("*.json"):
+        values = json.loads(file.read_text())
+        if len(values["code"]["functions"]) == 2:  # without its second half
+            values["code"]["functions"][1]["threads"] = [32, 0]
+            file.write_text(json.dumps(values))
     assert main(again) == 1
-    assert "FAILED float32 plain" in capsys.readouterr().out
+    text = (out / JOURNAL).read_text()
+    assert text.startswith("".join(kept[:-1]))  # what was done is not done again
+    journal = Journal(out / JOURNAL)
+    assert journal.last().keys() == {(j["part"], j["name"]) for j in map(json.loads, lines)}
+    assert journal.crashed() == []
+    assert "wrong result" in journal.failed("correctness")["float32 plain decode"]["error"]
 
 
 def test_a_process_that_dies_costs_its_unit_only(tmp_path: Path) -> None:

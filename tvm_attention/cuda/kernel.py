@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tvm_attention.arguments import SCALARS, STRIDES, TENSORS
-from tvm_attention.arrays import ArrayKind, is_dense, torch_cuda_kind
+from tvm_attention.arrays import ArrayKind, is_dense
 from tvm_attention.arrays.kind import type_name
 from tvm_attention.call import Call
+from tvm_attention.cuda.dlpack_arrays import device_kind
 from tvm_attention.cuda.launching import WORKSPACE, Parameters, grids, parameter_types
 from tvm_attention.device_code import DeviceCode, DeviceFunction
 from tvm_attention.dtypes import ELEMENT_BYTES
@@ -107,11 +108,12 @@ class DeviceKernel(Kernel):
             loaded.launch(function, blocks, parameters, stream)
 
     def _kind_of(self, query: Any) -> ArrayKind:
-        kind = torch_cuda_kind(query)
+        kind = device_kind(query)
         if kind is None:
             raise InvalidTypeError(
-                f"query: expected a torch tensor on a GPU, for which this kernel was loaded, got "
-                f"{type_name(query)} on the processor; move it there or load a kernel for the processor"
+                f"query: expected a torch tensor or an array with DLPack on a GPU, for which this kernel "
+                f"was loaded, got {type_name(query)} on the processor; move it there or load a kernel for "
+                f"the processor"
             )
         return kind
 
