@@ -76,8 +76,10 @@ class Journal:
     def write(self, part: str, name: str, state: str, values: Values) -> None:
         """Add a line."""
         line = Line(part=part, name=name, state=state, values=values)
+        before = self._path.read_bytes() if self._path.exists() else b""
+        cut_off = bool(before) and not before.endswith(b"\n")
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write("\n" * cut_off + json.dumps(line) + "\n")
 
     def _of(self, part: str, state: str) -> dict[str, Values]:
         return {

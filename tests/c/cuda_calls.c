@@ -24,14 +24,15 @@ int main(int argc, char **argv) {
   int rows = atoi(argv[2]), keys = atoi(argv[3]), heads = atoi(argv[4]), kv_heads = atoi(argv[5]), dim = atoi(argv[6]);
   tva_cuda *gpu;
   if (tva_cuda_open(1, argv[1], &gpu) != TVA_OK) return failed("open");
-  tva_problem problem = {TVA_ABI};
+  tva_problem problem = {.abi = TVA_ABI};
   problem.dtype = TVA_FLOAT32, problem.head_dim = dim, problem.batch = 2, problem.query_heads = heads;
   problem.kv_heads = kv_heads, problem.query_length = rows, problem.key_length = keys;
   problem.causal = TVA_BOTTOM_RIGHT;
   tva_cuda_call call;
   if (tva_cuda_prepare(gpu, &problem, &call) != TVA_OK) return failed("prepare");
   size_t queries = 2 * (size_t)heads * rows * dim, stored = 2 * (size_t)kv_heads * keys * dim;
-  tva_arrays arrays = {numbers(queries, 1), numbers(stored, 2), numbers(stored, 3), malloc(queries * 4)};
+  tva_arrays arrays = {.query = numbers(queries, 1), .key = numbers(stored, 2), .value = numbers(stored, 3)};
+  arrays.out = malloc(queries * 4);
   size_t bytes = tva_cuda_workspace_bytes(&call);
   void *workspace = malloc(bytes + 1);
   if (bytes && tva_cuda_run(&call, &arrays, workspace, bytes - 1, NULL) != TVA_WORKSPACE) return 3;
