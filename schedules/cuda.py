@@ -12,7 +12,6 @@ from tvm_attention.schedules.cuda_space import (
     FUSED_TENSOR,
     MOST_LOADED,
     OVERLAP,
-    RESERVED,
     build,
     decode_rows,
     design_space,
@@ -144,6 +143,6 @@ def _both(
 def _warps(w: AttentionWorkload, m: DeviceParameters, c: Candidate) -> int:
     """Warps of a multiprocessor that its shared memory, registers and threads have room for."""
     s = sizes_of(w, c)
-    blocks = min(m.blocks, m.threads // s.threads, m.shared // (s.shared + RESERVED))
+    blocks = min(m.blocks, m.threads // s.threads, m.shared // (s.shared + m.reserved))
     blocks = min(blocks, m.registers // (s.registers * s.threads))
     return blocks * s.threads // m.warp

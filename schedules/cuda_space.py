@@ -49,9 +49,6 @@ _LEAST_THREADS = 32
 _OTHER_REGISTERS = 48
 _TENSOR_PADDING = 8  # 16-bit numbers of a row (tvm_attention.schedules.cuda_fused)
 _BUFFER_ALIGNMENT = 64
-RESERVED = (
-    1 << 10
-)  # bytes of shared memory that a multiprocessor keeps for each block (sm_80 and newer)
 
 
 def build(

@@ -23,7 +23,6 @@ from tvm_attention.schedules.cuda_space import (
     FUSED_SPLIT_KV,
     FUSED_TENSOR,
     OVERLAP,
-    RESERVED,
     sizes_of,
 )
 from tvm_attention.schedules.device import DeviceParameters
@@ -54,12 +53,11 @@ class Occupancy:
 def occupancy(m: DeviceParameters, threads: int, registers: int, shared: int) -> Occupancy:
     """Of blocks of so many threads, registers a thread and bytes of shared memory."""
     each = -(-registers // _REGISTERS_TOGETHER) * _REGISTERS_TOGETHER
-    reserved = RESERVED if m.copies else 0  # sm_80 and newer
     room = {
         "blocks": m.blocks,
         "threads": m.threads // threads,
         "registers": m.registers // (each * threads),
-        "shared memory": m.shared // (shared + reserved),
+        "shared memory": m.shared // (shared + m.reserved),
     }
     limit = min(room, key=lambda name: room[name])
     return Occupancy(room[limit], limit)
