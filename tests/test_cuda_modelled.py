@@ -104,12 +104,6 @@ def test_what_the_model_makes_of_changes() -> None:
     assert modelled_seconds(PREFILL.with_lengths(4096, 8192), target, default) > 1.8 * seconds
     without = default.replace(overlap=0, vector=4)
     assert modelled_seconds(PREFILL, target, without) > seconds
-    many = {"f": Resources(255, 0, 0)}
-    few = {"f": Resources(96, 0, 0)}
-    small = default.replace(row_threads=16)  # alone it waits most of the time
-    assert modelled_seconds(PREFILL, target, small, many) > modelled_seconds(
-        PREFILL, target, small, few
-    )
     wide = default.replace(row_threads=64)
     assert modelled_seconds(PREFILL, target, wide, {"f": Resources(300, 0, 0)}) == math.inf
     causal = AttentionWorkload(**{**PREFILL.to_dict(), "causal": "top_left"})
