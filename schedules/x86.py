@@ -110,6 +110,7 @@ def starting_points(workload: AttentionWorkload, machine: MachineParameters) -> 
         tiles = _default_matrix(workload)
         wide = {"query_block": 128, "query_strips": 4, "key_block": 128, "overlapped": 0}
         points += [tiles, tiles.replace(key_block=512), tiles.replace(**wide)]
+        points.append(tiles.replace(query_strips=2 * tiles["query_strips"]))
     if running_serves(workload):
         points.append(_default_running(workload, machine))
     return list(dict.fromkeys(points))

@@ -15,29 +15,43 @@ from tvm_attention.compute.exp2 import (
     LOWEST,
     RELATIVE_ERROR,
     WEIGHT_ERRORS,
-    WEIGHT_POLYNOMIALS,
     exp2,
 )
+from tvm_attention.compute.problem import Exponent
 from tvm_attention.target import detect_target
 
 Exp2 = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
-@pytest.fixture(scope="module", params=runnable_levels())
+WAYS = [
+    (level, exponent)
+    for level in runnable_levels()
+    for exponent in ("bits", "instructions")
+    if exponent == "bits" or level == "x86-64-v4"
+]
+
+
+@pytest.fixture(scope="module", params=WAYS, ids="-".join)
 def compiled(request: pytest.FixtureRequest) -> Exp2:
-    """exp2 of an array, vectorised, for a level with and without fused multiply-adds."""
+    """exp2 of an array, vectorised, for a level with and without fused multiply-adds, with and without
+    instructions for either end of it."""
+    return _compiled(*request.param)
+
+
+def _compiled(level: str, exponent: Exponent, precision: str = "float32", lanes: int = 16) -> Exp2:
     tvm = import_tvm()
     from tvm import te
     from tvm.s_tir import Schedule
 
+    from tvm_attention.lowering.machine_code import compiled
+
     n = te.var("n", "int32")
     x = te.placeholder((n,), "float32", name="x")
-    y = te.compute((n,), lambda i: exp2(x[i]), name="y")
+    y = te.compute((n,), lambda i: exp2(x[i], precision, exponent), name="y")
     schedule = Schedule(te.create_prim_func([x, y]))
-    _, lane = schedule.split(schedule.get_loops(schedule.get_sblock("y"))[0], [None, 16])
+    _, lane = schedule.split(schedule.get_loops(schedule.get_sblock("y"))[0], [None, lanes])
     schedule.vectorize(lane)
-    target = tvm.target.Target(detect_target(request.param).llvm())
-    module: Any = tvm.compile(schedule.mod, target)
+    module: Any = compiled({"main": schedule.mod["main"]}, detect_target(level))
 
     def run(values: NDArray[np.float32]) -> NDArray[np.float32]:
         # In TVM's own memory, which is aligned as its code for tensors takes for granted.
@@ -93,13 +107,21 @@ def test_a_nan_stays_a_nan(compiled: Exp2) -> None:
     assert np.isnan(compiled(np.array(bits, np.uint32).view(np.float32))).all()
 
 
-@pytest.mark.parametrize("dtype", WEIGHT_POLYNOMIALS)
-def test_polynomials_of_weights_are_within_their_bounds(dtype: str) -> None:
-    """In float64, of the range they are used in, to which float32 adds a rounding or two; and the bounds
-    are no larger than they must be."""
-    r = np.linspace(-0.5, 0.5, 2_000_001)
-    value = np.polyval(np.array(WEIGHT_POLYNOMIALS[dtype], np.float32).astype(np.float64), r)
-    error = float(np.max(np.abs(value / 2.0**r - 1)))
-    rounding = 2.0**-24
-    assert error <= WEIGHT_ERRORS[dtype]
-    assert error + 2 * rounding >= 0.5 * WEIGHT_ERRORS[dtype]
+@pytest.mark.parametrize("precision", WEIGHT_ERRORS)
+@pytest.mark.parametrize("way", WAYS[-2:], ids="-".join)
+def test_polynomials_of_weights_are_within_their_bounds(
+    way: tuple[str, Exponent], precision: str
+) -> None:
+    """And the bounds are no larger than they must be."""
+    x = np.linspace(LOWEST, 0.0, 1_000_001, dtype=np.float32)
+    error = worst(_compiled(*way, precision), x)
+    assert 0.5 * WEIGHT_ERRORS[precision] <= error <= WEIGHT_ERRORS[precision]
+
+
+@pytest.mark.skipif("x86-64-v4" not in runnable_levels(), reason="AVX-512 has the instructions")
+@pytest.mark.parametrize("lanes", [1, 2, 4, 5, 8, 12])
+def test_instructions_compute_all_lanes_alike(lanes: int) -> None:
+    """Whatever the width of vectors that a loop is made of."""
+    x = np.linspace(LOWEST, 0.0, 10_007, dtype=np.float32)
+    whole, parts = (_compiled("x86-64-v4", "instructions", lanes=n)(x) for n in (16, lanes))
+    np.testing.assert_array_equal(whole, parts)

@@ -1,8 +1,8 @@
 """2**x as arithmetic that vectorises.
 
-LLVM lowers llvm.exp2 of a vector to one libm call a lane; a polynomial is a handful of FMAs. It is that of the
-part of x left over by an integer n; what remains is to multiply by 2**n. Processors with AVX-512 have an
-instruction for either end of it, others take the integer from the bits of a sum.
+LLVM lowers llvm.exp2 of a vector to one libm call a lane; a polynomial is a handful of FMAs. It is that of
+what an integer n leaves of x; the rest is to multiply by 2**n. Processors with AVX-512 have an instruction
+for either end of it, others take the integer from the bits of a sum.
 """
 
 from __future__ import annotations
