@@ -1,7 +1,8 @@
 """All that a GPU adds, in one command: python bench/gpu_suite.py run --bundle DIR --out DIR
 
 Beforehand, on any machine with TVM and NVRTC: python bench/gpu_suite.py prepare --bundle DIR --arch sm_90
-builds every kernel of the run; the GPU's machine then needs torch, NumPy and this library without TVM.
+builds every kernel of the run. The GPU's machine then needs the driver, torch, NumPy, archspec, filelock,
+platformdirs, psutil, ml_dtypes for bfloat16, and this library (pip install --no-deps -e .); no TVM, no compiler.
 Parts, the safest first: correctness of every variant; tuning; timing beside torch, FlexAttention and Triton;
 then records, JSON and plots. A run that was cut off goes on where it was by the same command.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -174,3 +175,15 @@ def test_what_is_asked_for_is_compared_with_the_right_peers() -> None:
         "prefill-f32-64": False,
         "prefill-f32-128": None,
     }
+
+
+def test_the_machine_of_a_gpu_needs_no_tvm() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['tvm'] = sys.modules['tvm_ffi'] = None\n"
+        "import bench.gpu_suite, bench.gpu.plots, bench.gpu.timing\n"
+        "from bench.gpu.plan import Plan\n"
+        "assert list(Plan('sm_90', 2, ('decode-f32',)).builds())\n"
+    )
+    surroundings = dict(os.environ, PYTHONPATH=str(ROOT))
+    subprocess.run([sys.executable, "-c", program], check=True, env=surroundings)

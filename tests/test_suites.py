@@ -48,7 +48,7 @@ def test_shape_text_shows_a_value_dim_and_a_causal_kind_that_differ():
 
 def test_an_unknown_suite_is_refused_with_the_known_ones():
     with pytest.raises(
-        InvalidValueError, match=r"expected one of demo, core, shipping, got 'cores'"
+        InvalidValueError, match=r"expected one of demo, core, shipping, gpu, got 'cores'"
     ):
         suite("cores")
 

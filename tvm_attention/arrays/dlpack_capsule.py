@@ -65,15 +65,17 @@ def capsule(
     bits = 8 * ELEMENT_BYTES[dtype]
     code = _CODES[dtype.rstrip("0123456789")]
     tensor = _Tensor(address, device_type, device, axes, code, bits, 1, sizes, steps, 0, None)
-    tensor.deleter = _release
+    tensor.deleter = _RELEASE
     place = ctypes.addressof(tensor)
     _given[place] = (tensor, sizes, steps, kept)
     return _api.PyCapsule_New(place, _NAME, None)  # whose receiver calls the deleter
 
 
-@_Deleter
 def _release(tensor: Any) -> None:
     _given.pop(ctypes.addressof(tensor.contents), None)
+
+
+_RELEASE = _Deleter(_release)
 
 
 def _let_go(pointer: Any) -> None:

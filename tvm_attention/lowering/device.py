@@ -167,8 +167,8 @@ class _Device:
         first, end = self._key_blocks()
         start = tirx.const(0, "int32") if first is None else first
         count = end if first is None else tirx.max(end - first, 0)
-        buffers = (self._stages[n] for n in ("KT", "VT", "MS", "PS"))
-        whole = KeyLoop(*buffers, across=self._tiles.column_threads)
+        keys, values, maxima, weights = (self._stages[n] for n in ("KT", "VT", "MS", "PS"))
+        whole = KeyLoop(keys, values, maxima, weights, self._tiles.column_threads)
         return sequence(whole.lowered(with_body(loop, body), start, count, self._tiles.overlap))
 
     def _tensor_product(self, name: str) -> Any:
