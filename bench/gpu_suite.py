@@ -2,7 +2,7 @@
 
 Beforehand, on any machine with TVM and NVRTC: python bench/gpu_suite.py prepare --bundle DIR --arch sm_90
 builds every kernel of the run. The GPU's machine then needs the driver, torch, NumPy, archspec, filelock,
-platformdirs, psutil, ml_dtypes for bfloat16, and this library (pip install --no-deps -e .); no TVM, no compiler.
+platformdirs, psutil, ml_dtypes for bfloat16, and this library (pip install --no-deps -e .); no TVM.
 Parts, the safest first: correctness of every variant; tuning; timing beside torch, FlexAttention and Triton;
 then records, JSON and plots. A run that was cut off goes on where it was by the same command.
 """
@@ -23,7 +23,7 @@ from bench.gpu import results
 from bench.gpu.bundle import Bundle
 from bench.gpu.journal import Journal
 from bench.gpu.plan import Plan, Run, finish
-from bench.gpu.supervision import supervise
+from bench.gpu.supervision import SILENCE, supervise
 from tvm_attention.commands.arguments import OneLineParser, positive, whole_number
 from tvm_attention.commands.ending import ended
 
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     command = [
         sys.executable, str(Path(__file__).resolve()), "work", *options.arguments,
     ]  # fmt: skip
-    supervise(command, options.out / JOURNAL, deadline - _RESERVE)
+    supervise(command, options.out / JOURNAL, deadline - _RESERVE, options.silence)
     place = places.opened(options.place)
     values = finish(_run(options, place), options.out)
     print(results.summary(values), flush=True)
@@ -103,6 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     for other in (run_parser, work_parser):
         other.add_argument("--out", type=Path, required=True, help="journal, records, JSON, plots")
         other.add_argument("--minutes", type=positive, default=MINUTES, help="for it all")
+        other.add_argument(
+            "--silence", type=positive, default=SILENCE, help="seconds without news: it hangs"
+        )
         other.add_argument("--without", nargs="+", default=[], metavar="PEER", help="leave out")
     for each in (built, run_parser, work_parser):
         each.add_argument("--bundle", type=Path, required=True, help="folder of the kernels")

@@ -34,7 +34,7 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
         made = ["--bundle", str(kernels), *OPTIONS]
         assert main(["prepare", "--arch", "sm_87", "--jobs", "2", *made]) == 0
-        run = ["run", "--out", str(folder / "out"), "--minutes", "9", *made]
+        run = ["run", "--out", str(folder / "out"), "--minutes", "600", "--silence", "36000", *made]
         return folder / "out", run, main(run)
 
 
@@ -121,18 +121,17 @@ def test_a_process_that_dies_costs_its_unit_only(tmp_path: Path) -> None:
     command = [sys.executable, str(program), str(journal)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
-        assert supervision.supervise(command, journal, time.monotonic() + 600) == 2
+        assert supervision.supervise(command, journal, time.monotonic() + 36000) == 2
     book = Journal(journal)
     assert book.done("part").keys() == {"a", "c"}
     assert "exit status 9" in book.failed("part")["b"]["error"]
 
 
 def test_a_process_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "SILENCE", 0.5)
     monkeypatch.setattr(supervision, "MOST_STARTS", 2)
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
     with pytest.raises(RuntimeError, match="at most 2 processes"):
-        supervision.supervise(command, tmp_path / JOURNAL, time.monotonic() + 600)
+        supervision.supervise(command, tmp_path / JOURNAL, time.monotonic() + 36000, 0.5)
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_75"])

@@ -25,7 +25,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 # Options that compile to kernels alike in what a dtype changes: these two stand for the 16-bit dtypes.
 _FEW = ("plain", "bottom-right", "mask", "pages")
-_PREFILL = {"batch": 2, "query_heads": 4, "kv_heads": 2}
+_PREFILL: dict[str, Any] = {"batch": 2, "query_heads": 4, "kv_heads": 2}
 _LENGTHS = ((1, 1), (63, 65), (64, 64), (65, 127), (200, 333), (333, 200), (517, 1029))
 _DECODED = ((1, 1), (1, 63), (1, 257), (2, 5000), (4, 1031))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -46,7 +47,7 @@ def _backend(name: str) -> Prepare:
             call()
         except RuntimeError:  # some take no groups: keys and values are repeated before
             wide = [x.repeat_interleave(w.group, 1) for x in (k, v)]
-            repeated: Call = lambda: call(*wide, False)  # noqa: E731
+            repeated: Call = partial(call, wide[0], wide[1], False)
             repeated()
             return repeated
         return call

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from bench.gpu import correctness, results, timing, tuning
 from bench.gpu.bundle import Build, Bundle
@@ -116,7 +117,7 @@ class Run:
             return search.candidates[0]
         return Candidate.of(found["variant"], found["decisions"])
 
-    def _unit(self, part: str, name: str, work: results.Any) -> None:
+    def _unit(self, part: str, name: str, work: Any) -> None:
         self.journal.run(part, name, work)
         self.place.synchronize()  # raises for good where a kernel went astray
 
@@ -125,7 +126,7 @@ class Run:
         return self.place, self.bundle
 
 
-def finish(run: Run, folder: Path) -> dict[str, results.Any]:
+def finish(run: Run, folder: Path) -> dict[str, Any]:
     """Records, figures and pictures of what the journal holds."""
     from bench.gpu.plots import draw
     from tvm_attention.errors import UnsupportedError

@@ -15,7 +15,9 @@ SILENCE = 90.0  # seconds without a line in the journal: it hangs
 _STEP = 0.2
 
 
-def supervise(command: Sequence[str], journal: Path, deadline: float) -> int:
+def supervise(
+    command: Sequence[str], journal: Path, deadline: float, silence: float = SILENCE
+) -> int:
     """Run a command until it succeeds, again after each crash, at most to the deadline (time.monotonic).
 
     The unit of work that a process was killed at is marked as failed. Returns how many processes it took;
@@ -23,7 +25,7 @@ def supervise(command: Sequence[str], journal: Path, deadline: float) -> int:
     """
     book = Journal(journal)
     for start in range(1, MOST_STARTS + 1):
-        reason = _watched(command, journal, deadline)
+        reason = _watched(command, journal, deadline, silence)
         for part, name in book.crashed():
             book.write(part, name, "failed", {"error": f"the process ended: {reason}"})
         if reason == "" or time.monotonic() > deadline:
@@ -32,7 +34,7 @@ def supervise(command: Sequence[str], journal: Path, deadline: float) -> int:
     raise RuntimeError(f"expected at most {MOST_STARTS} processes to be needed, got no end")
 
 
-def _watched(command: Sequence[str], journal: Path, deadline: float) -> str:
+def _watched(command: Sequence[str], journal: Path, deadline: float, silence: float) -> str:
     """Why a process ended, "" where it succeeded."""
     process = subprocess.Popen(command)
     heard, size = time.monotonic(), -1
@@ -41,8 +43,8 @@ def _watched(command: Sequence[str], journal: Path, deadline: float) -> str:
             now, found = time.monotonic(), journal.stat().st_size if journal.exists() else 0
             if found != size:
                 heard, size = now, found
-            if now - heard > SILENCE:
-                return f"nothing was done for {SILENCE:g} s"
+            if now - heard > silence:
+                return f"nothing was done for {silence:g} s"
             if now > deadline:
                 return "the time was up"
             time.sleep(_STEP)

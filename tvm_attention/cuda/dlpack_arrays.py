@@ -111,7 +111,7 @@ class _Exported:
         self._array, self._driver = array, made
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (CUDA, self._array.device)
+        return (CUDA, self._array.gpu)
 
     def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
         """A capsule; work on ``stream`` from now on comes after ours (-1: the receiver sees to that)."""
@@ -122,13 +122,13 @@ class _Exported:
         strides = tuple(s // array.itemsize for s in array.strides)
         address = int(array.__array_interface__["data"][0])
         return capsule(
-            address, array.shape, strides, str(array.dtype), array.device, array.owner, CUDA
+            address, array.shape, strides, str(array.dtype), array.gpu, array.owner, CUDA
         )
 
     def _order(self, receiver: int) -> None:
         """Let a stream wait for what ours has to do; the processor does not."""
         call, event = self._driver.call, ctypes.c_void_p()
-        with self._driver.current(self._array.device):
+        with self._driver.current(self._array.gpu):
             call("cuEventCreate", ctypes.byref(event), _NO_TIMES)
             call("cuEventRecord", event, ctypes.c_void_p(self._array.stream))
             call("cuStreamWaitEvent", ctypes.c_void_p(receiver), event, 0)

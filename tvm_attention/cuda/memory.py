@@ -50,12 +50,12 @@ class Shadow(np.ndarray[Any, np.dtype[Any]]):
     here, and set to numbers by copies on the stream."""
 
     owner: Any = None  # keeps the memory
-    device: int = 0
+    gpu: int = 0
     stream: int = 0
 
     def __array_finalize__(self, of: Any) -> None:
         self.owner = getattr(of, "owner", None)
-        self.device, self.stream = getattr(of, "device", 0), getattr(of, "stream", 0)
+        self.gpu, self.stream = getattr(of, "gpu", 0), getattr(of, "stream", 0)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         part = self[index]
@@ -65,10 +65,10 @@ class Shadow(np.ndarray[Any, np.dtype[Any]]):
         elif part.size:
             address = int(part.__array_interface__["data"][0])
             numbers = np.full(part.shape, value, self.dtype)
-            _copy(driving.driver(), self.device, self.stream, address, numbers)
+            _copy(driving.driver(), self.gpu, self.stream, address, numbers)
 
     def __repr__(self) -> str:
-        return f"array on GPU {self.device}, shape {self.shape}, {self.dtype}"
+        return f"array on GPU {self.gpu}, shape {self.shape}, {self.dtype}"
 
 
 class _Interface:
@@ -95,5 +95,5 @@ def shadow(
         )
     )
     found = made.view(kind).view(Shadow)
-    found.owner, found.device, found.stream = owner, device, stream
+    found.owner, found.gpu, found.stream = owner, device, stream
     return found
