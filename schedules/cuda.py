@@ -10,7 +10,8 @@ from tvm_attention.schedules.cuda_space import (
     FUSED,
     FUSED_SPLIT_KV,
     FUSED_TENSOR,
-    RESERVED,
+    MOST_LOADED,
+    OVERLAP,
     build,
     decode_rows,
     design_space,
@@ -24,6 +25,7 @@ __all__ = [
     "MACHINES",
     "build",
     "default_candidate",
+    "defaults",
     "design_space",
     "machine_parameters",
     "starting_points",
@@ -31,7 +33,7 @@ __all__ = [
 
 _KIB = 1 << 10
 MACHINES = {
-    "sm_75": DeviceParameters(64 * _KIB, 64 * _KIB, 1024, 16, ("float16",)),  # Turing
+    "sm_75": DeviceParameters(64 * _KIB, 64 * _KIB, 1024, 16, ("float16",), copies=False),  # Turing
     "sm_80": DeviceParameters(163 * _KIB, 164 * _KIB, 2048, 32),  # A100
     "sm_86": DeviceParameters(99 * _KIB, 100 * _KIB, 1536, 16),  # GeForce 30, A10
     "sm_87": DeviceParameters(163 * _KIB, 164 * _KIB, 1536, 16),  # Jetson Orin
@@ -53,6 +55,7 @@ _TENSOR_TILES = ((64, 2, 16), (32, 2, 16), (64, 2, 8), (32, 2, 8), (16, 2, 8))
 # Of split-KV, whose rows are those of the class: (column threads, keys). Wide blocks of keys are read at
 # once, narrow ones leave room for more blocks of threads.
 _SPLIT_KV_TILES = ((32, 2), (32, 1), (16, 2), (16, 1))
+_LOADED = 8  # 16-bit numbers of a copy
 # Warps of a multiprocessor to hide the latency of loads: the first tiles that leave room for so many serve.
 _WARPS = (8, 4, 2, 1)
 
@@ -67,53 +70,63 @@ def default_candidate(workload: AttentionWorkload, machine: DeviceParameters) ->
 
     Raises UnsupportedError for a workload that no variant serves.
     """
-    space = design_space(workload, machine)
-    if not space.variants:
+    chosen = defaults(workload, machine)
+    if chosen:
+        return chosen[0]
+    if not design_space(workload, machine).variants:
         raise UnsupportedError(
             f"output: expected attention or attention_and_lse on a GPU, got {workload.output!r}; the "
             f"weights are computed on the CPU"
         )
-    legal = [c for c in _split_kv(workload) if space.refusal(c) is None]
-    legal = legal or [c for c in _tensor() if space.refusal(c) is None]
-    legal = legal or [c for c in _fused(workload) if space.refusal(c) is None]
-    if not legal:
-        raise UnsupportedError(
-            f"head dimensions: expected those whose rows fit into {machine.shared_per_block} bytes of "
-            f"shared memory, got {workload.head_dim} and value {workload.value_dim}"
-        )
-    warps = {c: _warps(workload, machine, c) for c in legal}
-    return next(c for least in _WARPS for c in legal if warps[c] >= least)
+    raise UnsupportedError(
+        f"head dimensions: expected those whose rows fit into {machine.shared_per_block} bytes of "
+        f"shared memory, got {workload.head_dim} and value {workload.value_dim}"
+    )
+
+
+def defaults(workload: AttentionWorkload, machine: DeviceParameters) -> list[Candidate]:
+    """The tiles to start from of each variant that serves, that of the default schedule first."""
+    space, found = design_space(workload, machine), []
+    for tiles in (_split_kv(workload), _tensor(workload), _fused(workload)):
+        legal = [c for c in tiles if space.refusal(c) is None]
+        warps = {c: _warps(workload, machine, c) for c in legal}
+        found += next(([c] for least in _WARPS for c in legal if warps[c] >= least), [])
+    return found
 
 
 def starting_points(workload: AttentionWorkload, machine: DeviceParameters) -> list[Candidate]:
-    """What a search begins with: the default schedule."""
-    return [default_candidate(workload, machine)]
+    """What a search begins with: the default schedule, then those of other variants."""
+    default_candidate(workload, machine)  # raises where nothing serves
+    return defaults(workload, machine)
 
 
 def _fused(w: AttentionWorkload) -> list[Candidate]:
-    return [_candidate(w, FUSED, *tile) for tile in _TILES]
+    return [c for tile in _TILES for c in _both(w, FUSED, *tile)]
 
 
-def _tensor() -> list[Candidate]:
-    shared = {"column_threads": 4, "vector": 4}
-    return [
-        Candidate.of(FUSED_TENSOR, {"row_threads": n, "rows": rows, "keys": keys, **shared})
-        for n, rows, keys in _TENSOR_TILES
-    ]
+def _tensor(w: AttentionWorkload) -> list[Candidate]:
+    made = []
+    for row_threads, rows, keys in _TENSOR_TILES:
+        tile = {"row_threads": row_threads, "rows": rows, "keys": keys, "column_threads": 4}
+        made += [
+            Candidate.of(FUSED_TENSOR, tile | {"vector": _LOADED, OVERLAP: 1}),
+            Candidate.of(FUSED_TENSOR, tile | {"vector": MOST_LOADED, OVERLAP: 0}),
+        ]
+    return made
 
 
 def _split_kv(w: AttentionWorkload) -> list[Candidate]:
     rows = decode_rows(w)
     if rows is None:
         return []
-    return [
-        _candidate(w, FUSED_SPLIT_KV, rows, across, 1, keys) for across, keys in _SPLIT_KV_TILES
-    ]
+    tiles = [(rows, across, 1, keys) for across, keys in _SPLIT_KV_TILES]
+    return [c for tile in tiles for c in _both(w, FUSED_SPLIT_KV, *tile)]
 
 
-def _candidate(
+def _both(
     w: AttentionWorkload, variant: str, row_threads: int, column_threads: int, rows: int, keys: int
-) -> Candidate:
+) -> list[Candidate]:
+    """The tiles with copies beside computing, then without."""
     assert w.value_dim is not None
     decisions = {
         "row_threads": row_threads,
@@ -122,14 +135,14 @@ def _candidate(
         "keys": keys,
         "score_steps": math.gcd(w.head_dim, 4),
         "value_steps": math.gcd(column_threads * keys, 4),
-        "vector": math.gcd(w.head_dim, w.value_dim, 4),
+        "vector": math.gcd(w.head_dim, w.value_dim, MOST_LOADED),
     }
-    return Candidate.of(variant, decisions)
+    return [Candidate.of(variant, decisions | {OVERLAP: n}) for n in (1, 0)]
 
 
 def _warps(w: AttentionWorkload, m: DeviceParameters, c: Candidate) -> int:
     """Warps of a multiprocessor that its shared memory, registers and threads have room for."""
     s = sizes_of(w, c)
-    blocks = min(m.blocks, m.threads // s.threads, m.shared // (s.shared + RESERVED))
+    blocks = min(m.blocks, m.threads // s.threads, m.shared // (s.shared + m.reserved))
     blocks = min(blocks, m.registers // (s.registers * s.threads))
     return blocks * s.threads // m.warp

@@ -11,7 +11,13 @@ from tvm_attention.compute import FixedLengths, Problem
 from tvm_attention.compute.device import DeviceTiles
 from tvm_attention.compute.fused import fused, fused_split_kv
 from tvm_attention.schedules.candidate import Candidate
-from tvm_attention.schedules.cuda_space import FUSED_SPLIT_KV, FUSED_TENSOR, sizes_of
+from tvm_attention.schedules.cuda_space import (
+    FUSED_SPLIT_KV,
+    FUSED_TENSOR,
+    MOST_LOADED,
+    OVERLAP,
+    sizes_of,
+)
 from tvm_attention.schedules.cuda_stages import (
     bind,
     in_registers,
@@ -44,6 +50,7 @@ def tiles_of(workload: AttentionWorkload, c: Candidate) -> DeviceTiles:
         sizes.adjacent,
         split=c.variant == FUSED_SPLIT_KV,
         tensor=c.variant == FUSED_TENSOR,
+        overlap=bool(c[OVERLAP]),
     )
 
 
@@ -135,4 +142,5 @@ def _running_state(sch: Schedule, c: Candidate, tiles: DeviceTiles, task: Any) -
     else:
         weights(sch)
     for name in ("QT", "KT", "VT"):
-        staged(sch, name, tiles, c["vector"])
+        whole = min(c["vector"], MOST_LOADED) if name == "QT" else c["vector"]
+        staged(sch, name, tiles, whole)

@@ -5,15 +5,22 @@ Nothing here needs TVM, so that a record can be matched to a cached kernel witho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tvm_attention.dtypes import ELEMENT_BYTES
 from tvm_attention.schedules.candidate import Candidate, Choices, DesignSpace
 from tvm_attention.schedules.device import DeviceParameters
 from tvm_attention.workload import AttentionWorkload
 
 FUSED, FUSED_SPLIT_KV, FUSED_TENSOR = "fused", "fused_split_kv", "fused_tensor"
-_STEPS = {"score_steps": (1, 2, 4, 8), "value_steps": (1, 2, 4, 8), "vector": (1, 2, 4)}
+# Whether keys and values are copied to shared memory beside computing (tvm_attention.lowering.key_loop).
+OVERLAP = "overlap"
+MOST_LOADED = 4  # elements that a thread loads at once; copies take more, whose bytes these are:
+_COPIED_BYTES = (4, 8, 16)
+_STEPS = {
+    "score_steps": (1, 2, 4, 8), "value_steps": (1, 2, 4, 8), "vector": (1, 2, 4), OVERLAP: (0, 1),
+}  # fmt: skip
 _FUSED_CHOICES = {
     "row_threads": (2, 4, 8, 16, 32),
     "column_threads": (8, 16, 32),
@@ -33,16 +40,15 @@ _TENSOR_CHOICES = {
     "column_threads": (4,),
     "rows": (2, 4),
     "keys": (4, 8, 16, 32),
-    "vector": (1, 2, 4),
+    "vector": (1, 2, 4, 8),
+    OVERLAP: (0, 1),
 }
 _LEAST_THREADS = 32
 # Registers of a thread beyond its tiles: addresses, operands of a step, loop counters. nvcc's counts for the
 # default candidates are 30 to 60 above the tiles.
 _OTHER_REGISTERS = 48
 _TENSOR_PADDING = 8  # 16-bit numbers of a row (tvm_attention.schedules.cuda_fused)
-RESERVED = (
-    1 << 10
-)  # bytes of shared memory that a multiprocessor keeps for each block (sm_80 and newer)
+_BUFFER_ALIGNMENT = 64
 
 
 def build(
@@ -60,12 +66,15 @@ def build(
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """What a candidate makes of a workload: a block's query rows and keys, a thread's value columns and
-    how many of those are adjacent, and the bytes and registers it takes."""
+    how many of those are adjacent, elements of a row of keys and of weights in shared memory, and the
+    bytes and registers it takes."""
 
     query_block: int
     key_block: int
     columns: int
     adjacent: int
+    key_row: int
+    weight_row: int
     shared: int
     registers: int
     threads: int
@@ -74,31 +83,48 @@ class Sizes:
 def sizes_of(w: AttentionWorkload, c: Candidate) -> Sizes:
     """The sizes of a candidate's tiles."""
     assert w.value_dim is not None
-    across, rows, keys = c["column_threads"], c["rows"], c["keys"]
+    across, rows = c["column_threads"], c["rows"]
     tensor = c.variant == FUSED_TENSOR
     columns = -(-w.value_dim // across)
     # As wide as 128-bit loads, unless that leaves threads without a column.
     adjacent = next(n for n in (4, 2, 1) if w.value_dim % (across * n) == 0 or n == 1)
-    query_block, key_block = c["row_threads"] * rows, across * keys
+    query_block, key_block = c["row_threads"] * rows, across * c["keys"]
     row, value_row, weight_row = w.head_dim, columns * across, key_block
     if tensor:
         adjacent = 2
         row, value_row, weight_row = (n + _TENSOR_PADDING for n in (row, value_row, weight_row))
     else:
         row, weight_row = _padded(row), _padded(weight_row)
-    staged = key_block * max(row, value_row)  # keys, then values
-    shared = (query_block * (row + weight_row) + staged) * (2 if tensor else 4)
-    shared += 4 * query_block * across  # a maximum a thread
-    state = rows * (2 * columns + 2) + rows * keys  # sums so far and of the block, scores
+    keys, values = key_block * row, key_block * value_row
+    staged = (keys, values) if c[OVERLAP] else (max(keys, values),)
+    size = 2 if tensor else 4
+    shared = sum(_whole(size * n) for n in (query_block * row, query_block * weight_row, *staged))
+    shared += _whole(4 * query_block * across)  # a maximum a thread
+    state = rows * (2 * columns + 2) + rows * c["keys"]  # sums so far and of the block, scores
     threads = c["row_threads"] * across
     registers = state + _OTHER_REGISTERS
-    return Sizes(query_block, key_block, columns, adjacent, shared, registers, threads)
+    return Sizes(
+        query_block, key_block, columns, adjacent, row, weight_row, shared, registers, threads
+    )
 
 
 def decode_rows(workload: AttentionWorkload) -> int | None:
     """Rows of a key-value head that split-KV serves; None for a prefill workload."""
     name = workload.length_class
     return int(name.removeprefix("decode-r")) if name.startswith("decode-r") else None
+
+
+def kernel_of(w: AttentionWorkload) -> AttentionWorkload:
+    """The workload that stands for all that one kernel serves."""
+    return replace(
+        w, batch=1, query_heads=1, kv_heads=1, query_length=decode_rows(w) or 512, key_length=512,
+        causal=bool(w.causal), window=w.window and (1, 1),
+    )  # fmt: skip
+
+
+def _whole(size: int) -> int:
+    """Bytes of a buffer in shared memory, where each begins at a whole multiple."""
+    return -(-size // _BUFFER_ALIGNMENT) * _BUFFER_ALIGNMENT
 
 
 def _padded(columns: int) -> int:
@@ -124,6 +150,9 @@ def _refusal(w: AttentionWorkload, m: DeviceParameters, c: Candidate) -> str | N
         return f"vector={c['vector']} does not divide a row"
     if w.value_dim % c["vector"]:
         return f"vector={c['vector']} does not divide the value dimension"
+    reason = _overlap_refusal(w, m, c)
+    if reason is not None:
+        return reason
     if c.variant == FUSED_TENSOR:
         whole = s.key_block % 16 == 0 and c["row_threads"] % 8 == 0
         return None if whole else "tensor cores multiply sixteen keys and eight rows at a time"
@@ -132,6 +161,22 @@ def _refusal(w: AttentionWorkload, m: DeviceParameters, c: Candidate) -> str | N
     if s.key_block % c["value_steps"]:
         return f"value_steps={c['value_steps']} does not divide the key block"
     return None
+
+
+def _overlap_refusal(w: AttentionWorkload, m: DeviceParameters, c: Candidate) -> str | None:
+    if not c[OVERLAP]:
+        return f"vector={c['vector']} is for copies alone" if c["vector"] > MOST_LOADED else None
+    if not m.copies:
+        return "its copies to shared memory go through registers"
+    if w.kv_dtype is not None or (c.variant != FUSED_TENSOR and w.dtype != "float32"):
+        return "copies beside computing take keys and values as they are stored"
+    size = c["vector"] * ELEMENT_BYTES[w.dtype]
+    return None if size in _COPIED_BYTES else f"expected copies of 4, 8 or 16 bytes, got {size}"
+
+
+def without_vectors(c: Candidate) -> Candidate:
+    """The candidate that serves tensors whose addresses suit no vectors, on grids alike."""
+    return c.replace(**{"vector": 1, OVERLAP: 0})
 
 
 def tensor_serves(w: AttentionWorkload, m: DeviceParameters) -> bool:

@@ -2,6 +2,7 @@
 // of such a library. What a program must not do is an error here, too.
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
 #include <set>
@@ -16,6 +17,7 @@ static bool initialised;
 static int retained[2] = {1000, 1001};
 static std::vector<int*> contexts;
 static std::string journal;
+static int allocated;
 
 extern "C" {
 int cuInit(unsigned) { initialised = true; return OK; }
@@ -35,6 +37,8 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
   return OK;
 }
 int cuDevicePrimaryCtxRetain(void** context, int device) { *context = &retained[device]; return OK; }
+int cuDevicePrimaryCtxRelease_v2(int) { return OK; }
+int cuModuleUnload(void*) { return OK; }
 int cuCtxPushCurrent_v2(void* context) { contexts.push_back(static_cast<int*>(context)); return OK; }
 int cuCtxPopCurrent_v2(void** context) {
   if (contexts.empty()) return NO_CONTEXT;
@@ -69,6 +73,49 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
   journal += line;
   return f->run(parameters, gx, bx, by, shared, 2) == 0 ? OK : LAUNCH_FAILED;
 }
+// Memory is the processor's. What a stream is asked for is written into the journal, and done at once.
+static void note(const char* what, void* stream) {
+  char line[80];
+  snprintf(line, sizeof line, "%s stream %ld\n", what, reinterpret_cast<long>(stream));
+  journal += line;
+}
+int cuMemAllocAsync(uint64_t* place, size_t size, void* stream) {
+  if (contexts.empty()) return NO_CONTEXT;
+  void* memory = malloc(size);
+  memset(memory, 0xFF, size);  // NaN
+  *place = reinterpret_cast<uint64_t>(memory);
+  ++allocated;
+  note("allocate", stream);
+  return OK;
+}
+int cuMemFreeAsync(uint64_t place, void* stream) {
+  if (contexts.empty()) return NO_CONTEXT;
+  free(reinterpret_cast<void*>(place));
+  --allocated;
+  note("free", stream);
+  return OK;
+}
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t size, void* stream) {
+  if (contexts.empty()) return NO_CONTEXT;
+  memcpy(reinterpret_cast<void*>(to), from, size);
+  note("copy", stream);
+  return OK;
+}
+int cuEventCreate(void** event, unsigned flags) {
+  if (contexts.empty()) return NO_CONTEXT;
+  if (flags != 2) return INVALID_VALUE;
+  *event = new long(-1);
+  return OK;
+}
+int cuEventRecord(void* event, void* stream) { *static_cast<long*>(event) = reinterpret_cast<long>(stream); return OK; }
+int cuStreamWaitEvent(void* stream, void* event, unsigned) {
+  char line[80];
+  snprintf(line, sizeof line, "stream %ld waits for %ld\n", reinterpret_cast<long>(stream), *static_cast<long*>(event));
+  journal += line;
+  return OK;
+}
+int cuEventDestroy_v2(void* event) { delete static_cast<long*>(event); return OK; }
+int stand_in_allocated() { return allocated; }
 int stand_in_contexts() { return contexts.size(); }
 const char* stand_in_journal() { return journal.c_str(); }
 }

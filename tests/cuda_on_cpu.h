@@ -55,6 +55,7 @@ static inline float min(float x, float y) { return fminf(x, y); }
 #define __restrict__ __restrict
 #define __align__(n) __attribute__((aligned(n)))
 #define __syncthreads() wait_for_all()
+#define __syncwarp() wait_for_warp()
 
 static const size_t SHARED = 1 << 18, STACK = 1 << 17, MOST_THREADS = 1024, WARP = 32;
 alignas(64) uchar buf_dyn_shmem_ptr[SHARED];
@@ -89,8 +90,37 @@ static void wait_for_warp() {
   swapcontext(&fibers[current].context, &scheduler);
 }
 
+// Copies that a thread has started: made when it waits for them, or at once, or one way or the other, as it may
+// be on a GPU. Late ones show a missing wait, early ones memory that is still read.
+struct Copy { void* to; const void* from; int bytes; };
+static const size_t MOST_COPIES = 512;
+static Copy copies[MOST_THREADS][MOST_COPIES];
+static size_t started[MOST_THREADS];
+static int turn_order;  // see set_turns
+static bool forgotten;  // whether a thread ended before its copies were made
+
+template <int BYTES> static void start_copy(void* to, const void* from) {
+  static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "sizes of cp.async");
+  if (reinterpret_cast<uintptr_t>(to) % BYTES || reinterpret_cast<uintptr_t>(from) % BYTES) abort();
+  static uint64_t random = 1;
+  random = random * 6364136223846793005ull + 1442695040888963407ull;
+  if (turn_order == 1 || (turn_order > 1 && random >> 63)) {
+    memcpy(to, from, BYTES);
+    return;
+  }
+  if (started[current] == MOST_COPIES) abort();
+  copies[current][started[current]++] = {to, from, BYTES};
+}
+static void wait_for_copies() {
+  for (size_t i = 0; i < started[current]; ++i) memcpy(copies[current][i].to, copies[current][i].from, copies[current][i].bytes);
+  started[current] = 0;
+}
+template <int BYTES> static void clear(void* to) { memset(to, 0, BYTES); }
+
 static void run_fiber() {
+  started[current] = 0;
   body(body_arguments);
+  forgotten = forgotten || started[current] != 0;
   fibers[current].state = DONE;
   swapcontext(&fibers[current].context, &scheduler);
 }
@@ -139,13 +169,16 @@ static int run_block(size_t threads, int x, int order) {
   }
 }
 
-// 0; 1: not all threads of a block reach a barrier; 2: a write beyond the shared memory asked for; 3: too many threads.
+// 0; 1: not all threads of a block reach a barrier; 2: a write beyond the shared memory asked for; 3: too many
+// threads; 4: copies that were not waited for.
 static int run_grid(void (*kernel)(void**), void** arguments, int blocks, int x, int y, int shared, int order) {
   size_t threads = static_cast<size_t>(x) * y;
   if (threads > MOST_THREADS) return 3;
   stacks = static_cast<uchar*>(malloc(threads * STACK));
   body = kernel;
   body_arguments = arguments;
+  turn_order = order;
+  forgotten = false;
   int fault = 0;
   for (int block = 0; block < blocks && fault == 0; ++block) {
     memset(buf_dyn_shmem_ptr, 0xFF, SHARED);  // NaN
@@ -155,6 +188,7 @@ static int run_grid(void (*kernel)(void**), void** arguments, int blocks, int x,
       if (buf_dyn_shmem_ptr[i] != 0xFF) fault = 2;
   }
   free(stacks);
+  if (fault == 0 && forgotten) fault = 4;
   return fault;
 }
 

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -24,11 +23,12 @@ from tvm_attention.cuda.launching import Parameters
 from tvm_attention.device_code import TENSOR_PRODUCT, DeviceCode, DeviceFunction
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.schedules import Candidate
-from tvm_attention.schedules.cuda_space import decode_rows
+from tvm_attention.schedules.cuda_space import kernel_of
 from tvm_attention.target import named_target
 from tvm_attention.workload import AttentionWorkload
 
 # Of the threads between two barriers: ascending, descending, shuffled. Without a barrier, one is wrong.
+# Copies that go on meanwhile are made as late as may be, at once, either way.
 ORDERS = (0, 1, 2)
 STREAM = 7
 _HEADER = Path(__file__).with_name("cuda_on_cpu.h")
@@ -36,6 +36,7 @@ _FAULTS = {
     1: "a barrier that not all threads of a block reach",
     2: "a write beyond the shared memory that was asked for",
     3: "more threads than a block may have",
+    4: "copies that were not waited for",
 }
 # Local variables and registers begin with a pattern that is no sensible number.
 _FLAGS = ("-std=c++17", "-O1", "-w", "-ftrivial-auto-var-init=pattern", "-shared", "-fPIC")
@@ -110,12 +111,7 @@ def _code(workload: AttentionWorkload, candidate: Candidate, arch: str) -> Devic
 
 def code_of(workload: AttentionWorkload, candidate: Candidate, arch: str = "sm_80") -> DeviceCode:
     """The code of a candidate, which serves all sizes, both kinds of causality and windows of any width."""
-    rows = decode_rows(workload)
-    alike = replace(
-        workload, batch=1, query_heads=1, kv_heads=1, query_length=rows or 512, key_length=512,
-        causal=bool(workload.causal), window=workload.window and (1, 1),
-    )  # fmt: skip
-    return _code(alike, candidate, arch)
+    return _code(kernel_of(workload), candidate, arch)
 
 
 def kernel_on_cpu(

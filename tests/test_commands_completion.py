@@ -37,7 +37,7 @@ def script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
         (["ex"], {"explain", "export"}),
         (["logs", ""], {"list", "verify", "merge", "prune"}),
         (["tune", "--th"], {"--threads"}),
-        (["explain", "--suite", ""], {"demo", "core", "shipping"}),
+        (["explain", "--suite", ""], {"demo", "core", "shipping", "gpu"}),
         (["logs", "prune", "--j"], {"--json"}),
         (["completion", "z"], {"zsh"}),
         (["report", "--results", "a_fi"], {"a_file.json"}),

@@ -14,9 +14,17 @@ from tvm_attention.workload import AttentionWorkload
 
 TILES = {
     "row_threads": 4, "column_threads": 16, "rows": 2, "keys": 2, "score_steps": 4, "value_steps": 4,
-    "vector": 4,
+    "vector": 4, "overlap": 0,
 }  # fmt: skip
-TENSOR_TILES = {"row_threads": 16, "column_threads": 4, "rows": 2, "keys": 4, "vector": 4}
+TENSOR_TILES = {
+    "row_threads": 16,
+    "column_threads": 4,
+    "rows": 2,
+    "keys": 4,
+    "vector": 4,
+    "overlap": 0,
+}
+BESIDE = {"overlap": 1}
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"causal": "top_left", "dtype": "float16"},
@@ -35,11 +43,15 @@ def source_text() -> str:
         for variant, rows in (("fused", 512), ("fused_split_kv", 8)):
             workload = AttentionWorkload(head_dim=64, query_length=rows, **options)
             texts.append(code_of(workload, Candidate.of(variant, TILES)).source)
+            if not options:
+                texts.append(code_of(workload, Candidate.of(variant, TILES | BESIDE)).source)
         if options.get("dtype"):
             workload = AttentionWorkload(head_dim=64, **options)
-            texts.append(code_of(workload, Candidate.of("fused_tensor", TENSOR_TILES)).source)
-    called = files("tvm_attention.cuda").joinpath("tensor_cores.cuh").read_text("utf-8")
-    return "\n".join([*texts, called])
+            for tiles in (TENSOR_TILES, TENSOR_TILES | BESIDE):
+                texts.append(code_of(workload, Candidate.of("fused_tensor", tiles)).source)
+    folder = files("tvm_attention.cuda")
+    called = [folder.joinpath(n).read_text("utf-8") for n in ("tensor_cores.cuh", "copies.cuh")]
+    return "\n".join([*texts, *called])
 
 
 def test_digest_is_that_of_the_source() -> None:

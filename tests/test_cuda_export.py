@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cuda_on_cpu import library
+from cuda_on_cpu import built, library
 
 from tvm_attention import reference
 from tvm_attention.__main__ import main
@@ -110,6 +112,69 @@ def test_formulas_are_those_of_the_loader(archive: Path, index: int) -> None:
         assert blocks == made.blocks
         assert eval(kernel["workspace"]["floats"], {}, values) == made.workspace
         assert 1 <= made.splits <= eval(kernel["most_splits"], {}, values)
+
+
+def numbers(seed: int, *shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Those of tests/c/cuda_calls.c."""
+    made = np.empty(int(np.prod(shape)), np.float32)
+    for i in range(made.size):
+        seed = (seed * 1664525 + 1013904223) % 2**32
+        made[i] = np.float32(seed >> 8) / np.float32(2**23) - np.float32(1)
+    return made.reshape(shape)
+
+
+@pytest.fixture(scope="module")
+def program(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(a C program of the archive's sources, its folder of kernels), to run with the stand-in driver."""
+    folder = tmp_path_factory.mktemp("c")
+    kernels = folder / "kernels"
+    shutil.copytree(archive, kernels)
+    for source in kernels.glob(
+        "*.cu"
+    ):  # its machine code for the stand-in is the path of a library
+        text = source.read_text()
+        made = library(text[text.index('extern "C" __global__') :])
+        for ending in (".cubin", ".ptx"):
+            source.with_suffix(ending).write_bytes(str(made).encode() + b"\0")
+    driver = built(Path(__file__).with_name("cuda_driver.cc").read_text(), "driver")
+    shutil.copy(driver, folder / "libcuda.so.1")
+    made = folder / "cuda_calls"
+    sources = [*kernels.glob("*.c"), Path(__file__).parent / "c" / "cuda_calls.c"]
+    flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{kernels}"]
+    command = ["gcc", *flags, "-o", str(made), *map(str, sources), "-ldl", "-lm"]
+    subprocess.run(command, check=True)
+    return made, kernels
+
+
+@pytest.mark.parametrize(("rows", "name"), [(40, "attention0_sm_87"), (1, "attention2_sm_87")])
+def test_a_c_program_runs_the_kernel_that_fits(
+    program: tuple[Path, Path], rows: int, name: str, tmp_path: Path
+) -> None:
+    made, kernels = program
+    sizes = [str(n) for n in (rows, 70, 4, 2, 64)]
+    command = [str(made), str(kernels), *sizes, str(tmp_path / "out")]
+    surroundings = {"LD_LIBRARY_PATH": str(made.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, env=surroundings)
+    assert (done.returncode, done.stdout) == (0, f"{name}\n")
+    found = np.fromfile(tmp_path / "out", np.float32).reshape(2, 4, rows, 64)
+    q, k, v = numbers(1, 2, 4, rows, 64), numbers(2, 2, 2, 70, 64), numbers(3, 2, 2, 70, 64)
+    expected = reference.attention(q, k, v, causal="bottom_right")
+    assert np.abs(found - expected).max() < 1e-5
+
+
+def test_a_c_program_says_what_is_missing(program: tuple[Path, Path], tmp_path: Path) -> None:
+    made, kernels = program
+    sizes = [str(n) for n in (40, 70, 4, 2, 64)]
+
+    def said(folder: Path, libraries: Path) -> str:
+        command = [str(made), str(folder), *sizes, str(tmp_path / "out")]
+        surroundings = {"LD_LIBRARY_PATH": str(libraries)}
+        done = subprocess.run(command, capture_output=True, text=True, env=surroundings)
+        assert done.returncode == 1
+        return done.stdout
+
+    assert "expected NVIDIA's driver" in said(kernels, tmp_path)
+    assert f"expected the file {tmp_path}/attention0_sm_87.cubin" in said(tmp_path, made.parent)
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ MACHINE = cuda.machine_parameters(named_target("cuda-sm_80"))
 # Small, so that short lengths cross all edges: blocks of 8 queries and 16 keys.
 SMALL = {
     "row_threads": 4, "column_threads": 8, "rows": 2, "keys": 2, "score_steps": 4, "value_steps": 4,
-    "vector": 4,
+    "vector": 4, "overlap": 0,
 }  # fmt: skip
 FUSED = Candidate.of("fused", SMALL)
 
@@ -44,7 +44,8 @@ SPLIT_KV = Candidate.of(
 )
 
 TENSOR = Candidate.of(
-    "fused_tensor", {"row_threads": 8, "column_threads": 4, "rows": 2, "keys": 4, "vector": 4}
+    "fused_tensor",
+    {"row_threads": 8, "column_threads": 4, "rows": 2, "keys": 4, "vector": 4, "overlap": 0},
 )
 
 
@@ -224,19 +225,48 @@ def test_default_candidates_for_decoding(group: int) -> None:
     check(candidate, *tensors(1, 300, dims=(128, 128), group=group))
 
 
-@pytest.mark.parametrize(("candidate", "unseen"), [(FUSED, 0), (TENSOR.replace(row_threads=16), 2)])
-def test_missing_barriers_are_noticed(candidate: Candidate, unseen: int) -> None:
-    """On the CPU, threads between barriers run one after the other. Unseen are two that keep threads of one
-    warp from writing where others still read maxima (a wrong one alters weights and sums alike) and sums."""
+BESIDE = {"overlap": 1}  # copies that go on while threads compute
+# Of two warps, and split-KV with a row's threads in two warps.
+SEVERAL_WARPS = [
+    FUSED.replace(row_threads=8),
+    FUSED.replace(row_threads=8, **BESIDE),
+    TENSOR.replace(row_threads=16),
+    TENSOR.replace(row_threads=16, vector=8, **BESIDE),
+    SPLIT_KV.replace(column_threads=64, **BESIDE),
+]
+
+
+@pytest.mark.parametrize("candidate", SEVERAL_WARPS, ids=str)
+def test_missing_barriers_and_waits_are_noticed(candidate: Candidate) -> None:
+    """On the CPU, threads between barriers run one after the other."""
     dtype = "float16" if candidate.variant == "fused_tensor" else "float32"
-    arrays = tensors(40, 37, dims=(16, 16), dtype=dtype)
-    workload = AttentionWorkload(head_dim=16, dtype=dtype, output="attention_and_lse")
+    rows, keys = (2, 300) if candidate.variant == "fused_split_kv" else (40, 37)
+    arrays = tensors(rows, keys, dims=(16, 16), dtype=dtype)
+    workload = AttentionWorkload(
+        head_dim=16, dtype=dtype, output="attention_and_lse", query_heads=4, kv_heads=2,
+        query_length=rows,
+    )  # fmt: skip
     source = code_of(workload, candidate).source
-    barriers = [m.span() for m in re.finditer(r"__syncthreads\(\);", source)]
-    assert len(barriers) >= 7
-    without = (source[:start] + source[end:] for start, end in barriers)
-    noticed = [any(_fails(text, candidate, arrays, order) for order in ORDERS) for text in without]
-    assert noticed.count(False) <= unseen, noticed
+    for order in ORDERS:
+        check(candidate, *arrays, order)
+    waits = list(re.finditer(r"(__syncthreads|__syncwarp|wait_for_copies)\(\);", source))
+    assert len(waits) == 6  # a block of keys has four or five, the sums one
+    for wait in waits:
+        without = source[: wait.start()] + source[wait.end() :]
+        noticed = any(_fails(without, candidate, arrays, order) for order in ORDERS)
+        assert noticed, f"{wait[0]} at {wait.start()}"
+
+
+@pytest.mark.parametrize("candidate", SEVERAL_WARPS, ids=str)
+def test_copies_beside_computing(candidate: Candidate) -> None:
+    """At lengths around a block of keys: none, a part of one, several and a part."""
+    dtype = "float16" if candidate.variant == "fused_tensor" else "float32"
+    decodes = candidate.variant == "fused_split_kv"
+    rows = 2 if decodes else 35
+    for n, keys in enumerate((1, 15, 16, 17, 33, 200)):
+        arrays = tensors(rows, keys, dims=(32, 16), dtype=dtype)
+        window = (20, 3) if n % 2 and not decodes else None
+        check(candidate, *arrays, ORDERS[n % 3], causal="bottom_right", window=window)
 
 
 def _fails(

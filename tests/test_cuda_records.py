@@ -8,14 +8,15 @@ import pytest
 from tuning_records import record
 
 from tvm_attention import runtime
-from tvm_attention.database import write_log
-from tvm_attention.digest import CUDA_EXPRESSION_DIGEST
+from tvm_attention.commands.logs_verify import same_kernel
+from tvm_attention.database import TuningRecord, prune_records, write_log
+from tvm_attention.digest import CUDA_EXPRESSION_DIGEST, EXPRESSIONS
 from tvm_attention.schedules import cuda
 from tvm_attention.target import named_target
 from tvm_attention.workload import AttentionWorkload
 
 WIDE = AttentionWorkload(head_dim=128)
-CHANGES = {"keys": 8}
+CHANGES = {"keys": 8, "overlap": 0}
 
 
 @pytest.fixture
@@ -51,3 +52,26 @@ def test_others_keep_their_defaults_and_say_why(arch: str, reason: str) -> None:
     assert source.candidate == cuda.default_candidate(WIDE, cuda.machine_parameters(target))
     assert any(reason in text for text in source.reasons)
     runtime.forget_kernels()
+
+
+def modelled(workload: AttentionWorkload) -> TuningRecord:
+    target = named_target("cuda-sm_80")
+    candidate = cuda.default_candidate(workload, cuda.MACHINES["sm_80"])
+    return record(
+        target, workload=workload, variant=candidate.variant, decisions=dict(candidate.decisions),
+        expression=CUDA_EXPRESSION_DIGEST, kind="modelled",
+    )  # fmt: skip
+
+
+def test_records_of_one_kernel_are_verified_by_one_build() -> None:
+    first, longer = modelled(WIDE), modelled(WIDE.with_lengths(4096, 4096))
+    assert first != longer
+    assert same_kernel(first) == same_kernel(longer)
+    assert same_kernel(first) != same_kernel(modelled(AttentionWorkload(head_dim=64)))
+    plain = record(workload=WIDE)
+    assert same_kernel(plain) != same_kernel(record(workload=WIDE))
+
+
+def test_records_of_gpus_are_of_their_own_expression() -> None:
+    kept, dropped = prune_records([modelled(WIDE)], EXPRESSIONS)
+    assert (len(kept), dropped) == (1, [])

@@ -60,7 +60,7 @@ def test_refusals_say_which_limit() -> None:
     large = Candidate.of(
         "fused",
         {"row_threads": 16, "column_threads": 16, "rows": 4, "keys": 4, "score_steps": 4,
-         "value_steps": 4, "vector": 4},
+         "value_steps": 4, "vector": 4, "overlap": 0},
     )  # fmt: skip
     assert cuda.design_space(w, cuda.MACHINES["sm_80"]).refusal(large) is None
     refusals = {

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-TENSOR_PRODUCT = (
-    "multiply_rows"  # the function that kernels on tensor cores call (cuda/tensor_cores.cuh)
-)
+# Functions that kernels call: of cuda/tensor_cores.cuh, of cuda/copies.cuh.
+TENSOR_PRODUCT = "multiply_rows"
+COPY, CLEAR, WAIT_FOR_COPIES = "start_copy", "clear", "wait_for_copies"
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,26 @@ _SHIPPING: Suite = {
     "d128-long-window": replace(_workload(1, 8, 4096, 4096, 128, True), window=(1024, -1)),
 }
 
+
+def _gpu() -> Suite:
+    """What the shipped logs of GPUs are for: prefill of each class of lengths, and decoding."""
+    found = {}
+    for dtype, name in (("float16", "f16"), ("bfloat16", "bf16"), ("float32", "f32")):
+        for dim in (128, 64):
+            for length, size in ((2048, "long"), (1024, "medium"), (256, "short")):
+                for causal in (False, True):
+                    w = _workload(8192 // length, 16, length, length, dim, causal)
+                    kind = "-causal" if causal else ""
+                    found[f"d{dim}-{size}{kind}-{name}"] = replace(w, dtype=dtype)
+        for kv_heads in (32, 8, 4):
+            w = replace(_decode(4096, kv_heads), batch=4, dtype=dtype)
+            found[f"d128-decode-r{32 // kv_heads}-{name}"] = w
+    return found
+
+
+_NAMED: Mapping[str, Suite] = {
+    "demo": _DEMO, "core": _CORE, "shipping": _SHIPPING, "gpu": _gpu(),
+}  # fmt: skip
 _MEASURED: Mapping[str, Suite] = {
     "decode": decode_suite(),
     "masked": masked_suite(),
@@ -183,6 +203,12 @@ _MEASURED: Mapping[str, Suite] = {
 SUITES: Mapping[str, Suite] = MappingProxyType(
     {
         name: MappingProxyType(dict(s))
-        for name, s in {"demo": _DEMO, "core": _CORE, "shipping": _SHIPPING, **_MEASURED}.items()
+        for name, s in {
+            "demo": _DEMO,
+            "core": _CORE,
+            "shipping": _SHIPPING,
+            "gpu": _gpu(),
+            **_MEASURED,
+        }.items()
     }
 )

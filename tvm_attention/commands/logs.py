@@ -29,7 +29,7 @@ from tvm_attention.database import (
     shipped_logs,
     user_logs,
 )
-from tvm_attention.digest import EXPRESSION_DIGEST
+from tvm_attention.digest import EXPRESSIONS
 from tvm_attention.errors import TuningLogError
 from tvm_attention.suites import shape_text
 
@@ -134,7 +134,11 @@ def _to_dict(log: TuningLog) -> dict[str, object]:
 
 
 def _cells(record: TuningRecord, log: TuningLog) -> tuple[str, ...]:
-    stale = "" if record.expression == EXPRESSION_DIGEST else ", of another expression"
+    stale = (
+        ""
+        if record.expression == EXPRESSIONS[record.hardware["kind"]]
+        else ", of another expression"
+    )
     provenance = record.provenance
     return (
         record.target,

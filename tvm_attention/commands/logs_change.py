@@ -23,7 +23,7 @@ from tvm_attention.database import (
     user_log_path,
 )
 from tvm_attention.database.record import TARGET_NAME
-from tvm_attention.digest import EXPRESSION_DIGEST
+from tvm_attention.digest import EXPRESSIONS
 from tvm_attention.errors import InvalidValueError, TuningLogError
 
 
@@ -81,7 +81,7 @@ def run_prune(options: argparse.Namespace) -> int:
         say(out, "no logs")
     for path in paths:
         try:
-            dropped = prune_log(path, EXPRESSION_DIGEST)
+            dropped = prune_log(path, EXPRESSIONS)
         except TuningLogError as error:
             print(f"tvm-attention logs prune: {error}", file=sys.stderr)
             pruned.append({"log": str(path), "error": str(error), "dropped": []})

@@ -17,11 +17,13 @@ from tvm_attention.commands.arguments import whole_number
 from tvm_attention.commands.bar import bar
 from tvm_attention.commands.ending import error_text
 from tvm_attention.commands.output import counted, say
+from tvm_attention.cuda.verifying import verify_candidate
 from tvm_attention.database import TuningLog, TuningRecord, verify
-from tvm_attention.digest import EXPRESSION_DIGEST
+from tvm_attention.digest import EXPRESSIONS
 from tvm_attention.errors import InvalidValueError, KernelBuildError
 from tvm_attention.processes import process_pool
 from tvm_attention.schedules import Candidate, schedules_for
+from tvm_attention.schedules.cuda_space import kernel_of
 from tvm_attention.target import HardwareTarget, features_of, named_target
 
 JOBS = whole_number(1, 1024)
@@ -81,15 +83,17 @@ def build_all(
     workers = min(jobs or len(os.sched_getaffinity(0)), len(records)) or 1
     pool = process_pool(workers)
     try:
-        current = [r for r in records if r.expression == EXPRESSION_DIGEST]
-        futures = {id(r): pool.schedule(build, (r,), timeout=BUILD_SECONDS) for r in current}
+        current = [r for r in records if r.expression == EXPRESSIONS[r.hardware["kind"]]]
+        first = {same_kernel(r): r for r in reversed(current)}  # one build serves all its records
+        started = {k: pool.schedule(build, (r,), timeout=BUILD_SECONDS) for k, r in first.items()}
+        futures = {id(r): started[same_kernel(r)] for r in current}
         with bar(len(current)) as advance:
 
             def wait(record: TuningRecord) -> None:
                 advance(str(record))
                 _result(futures[id(record)])
 
-            results = verify(records, wait, EXPRESSION_DIGEST)
+            results = verify(records, wait, EXPRESSIONS)
     finally:
         pool.stop()
         pool.join()
@@ -100,7 +104,8 @@ def build_record(record: TuningRecord) -> None:
     """Replays a record and compiles it to machine code for its target, here.
 
     Raises InvalidValueError if the design space does not allow it, KernelBuildError if it does not
-    build, UnsupportedError for a kind of target without schedules.
+    build, UnsupportedError for a kind of target without schedules. For a GPU it must also keep within the
+    architecture's limits and in registers.
     """
     from tvm_attention.compiler import build_module
 
@@ -111,11 +116,22 @@ def build_record(record: TuningRecord) -> None:
     refusal = space.refusal(candidate)
     if refusal is not None:
         raise InvalidValueError(f"the design space does not allow it: {refusal}")
+    if target.kind == "cuda":
+        verify_candidate(record.workload, target, candidate)
+        return
     module = build_module(record.workload, target, candidate)
     try:
         module.mod.inspect_source("asm")  # TVM generates machine code only when it is asked for
     except Exception as error:
         raise KernelBuildError(f"no machine code for {target.name}: {error}") from error
+
+
+def same_kernel(record: TuningRecord) -> object:
+    """What records have in common that are verified by the same build."""
+    if record.hardware["kind"] != "cuda":
+        return id(record)
+    candidate = Candidate.of(record.variant, record.decisions)
+    return (record.target, kernel_of(record.workload), candidate)
 
 
 def recorded_target(record: TuningRecord) -> HardwareTarget:

@@ -37,6 +37,7 @@ from tvm_attention.commands.output import (
     say,
     seconds_text,
 )
+from tvm_attention.commands.tune_modelled import GPU_TRIALS, is_gpu, run_modelled
 from tvm_attention.commands.tune_progress import Names, Show, view
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.export.toolchain import parsed_compilers
@@ -68,13 +69,14 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--modelled",
         action="store_true",
-        help="model the targets' cores, several with commas between, instead of measuring here",
+        help="model the targets' cores (several with commas between) or GPU (cuda-sm_86) instead of "
+        "measuring",
     )
     parser.add_argument(
         "--trials",
         type=whole_number(1, 10**6),
         metavar="N",
-        help=f"candidates a workload, at most; default {_TRIALS}, modelled {_MODELLED_TRIALS}",
+        help=f"candidates a workload, at most; default {_TRIALS}, modelled {_MODELLED_TRIALS}, GPUs {GPU_TRIALS}",
     )
     parser.add_argument(
         "--minutes", type=positive, metavar="M", help="time for all workloads together"
@@ -100,6 +102,8 @@ def add(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     """Tunes; the exit status is 130 if interrupted, and the same command then goes on."""
     names = {workload: name for name, workload in chosen_workloads(options).items()}
+    if options.modelled and is_gpu(options.target):
+        return run_modelled(options, names)
     out = console()
     try:
         with _view(options.json, out, names) as show:

@@ -27,6 +27,7 @@ class DeviceTiles:
     ``adjacent``: columns of a thread that lie side by side in memory; it divides ``columns``. ``split``:
     whether the keys are split over blocks, for the query heads of a group at once, and merged after.
     ``tensor``: whether tensor cores multiply 16-bit numbers: four threads share eight columns of eight rows.
+    ``overlap``: whether keys and values are copied while threads compute (tvm_attention.lowering.key_loop).
     """
 
     row_threads: int
@@ -37,6 +38,7 @@ class DeviceTiles:
     adjacent: int
     split: bool = False
     tensor: bool = False
+    overlap: bool = False
 
     @property
     def query_block(self) -> int:

@@ -6,11 +6,14 @@ from importlib.resources import files
 from typing import Any
 
 from tvm_attention._tvm import import_tvm
-from tvm_attention.device_code import TENSOR_PRODUCT, DeviceCode
+from tvm_attention.device_code import TENSOR_PRODUCT, WAIT_FOR_COPIES, DeviceCode
 from tvm_attention.errors import KernelBuildError
 from tvm_attention.schedules import Candidate, cuda
 from tvm_attention.target import HardwareTarget
 from tvm_attention.workload import AttentionWorkload
+
+# What is put before the source of kernels that call a function of it.
+_HEADERS = {"tensor_cores.cuh": TENSOR_PRODUCT, "copies.cuh": WAIT_FOR_COPIES}
 
 
 def device_code(
@@ -53,7 +56,6 @@ def whole_source(code: DeviceCode) -> str:
     """The source with what it needs before it."""
     folder = files("tvm_attention.cuda")
     names = ["prelude.cuh"]
-    if TENSOR_PRODUCT in code.source:
-        names.append("tensor_cores.cuh")
+    names += [name for name, function in _HEADERS.items() if function in code.source]
     before = [folder.joinpath(name).read_text("utf-8") for name in names]
     return "".join(before) + code.source

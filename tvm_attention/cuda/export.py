@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from tvm_attention.cuda.building import device_code, whole_source
 from tvm_attention.cuda.compilers import compiler
+from tvm_attention.cuda.export_table import Exported, serves_in_c, table_source
 from tvm_attention.cuda.launching import WORKSPACE, grid_formulas, parameter_kinds
 from tvm_attention.cuda.machine_code import MachineCode
 from tvm_attention.device_code import DeviceCode
@@ -41,7 +43,8 @@ def export_cuda(
     progress: Callable[[str], None] | None = None,
 ) -> tuple[ExportedCode, ...]:
     """Write a kernel of every workload for every target ("cuda-sm_87") into ``folder``/cuda: NAME.cubin,
-    NAME.ptx (which newer GPUs run, too), NAME.cu, and manifest.json, which says how each is launched.
+    NAME.ptx (which newer GPUs run, too), NAME.cu, and manifest.json, which says how each is launched; and
+    the C sources that launch them (tvm_attention_cuda.h).
 
     Needs no GPU. Raises InvalidValueError or UnsupportedError for what cannot be exported,
     KernelBuildError where something cannot be built, a compiler is missing for instance.
@@ -54,6 +57,7 @@ def export_cuda(
     own.mkdir(parents=True, exist_ok=True)
     written: list[ExportedCode] = []
     entries: list[dict[str, Any]] = []
+    called: list[Exported] = []
     for workload in workloads:
         for target in hardware:
             source = select(workload, target)
@@ -68,6 +72,8 @@ def export_cuda(
             (own / f"{name}.ptx").write_text(chosen.ptx(text, target.arch), encoding="utf-8")
             kernel = ExportedCode(name, workload, target, source.candidate)
             written.append(kernel)
+            if serves_in_c(workload):
+                called.append((name, workload, target, source.candidate, code))
             entries.append(_entry(kernel, code, made))
     manifest = {
         "schema": _SCHEMA,
@@ -77,7 +83,18 @@ def export_cuda(
         "kernels": entries,
     }
     (own / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    _write_c(own, called)
     return tuple(written)
+
+
+def _write_c(folder: Path, kernels: Sequence[Exported]) -> None:
+    """The sources of the C entry points, and the table of the kernels that they serve."""
+    runtime = files("tvm_attention.cuda") / "runtime"
+    shared = files("tvm_attention.export") / "runtime" / "tvm_attention.h"
+    for source in (runtime / "tvm_attention_cuda.h", runtime / "tvm_attention_cuda.c", shared):
+        (folder / source.name).write_text(source.read_text("utf-8"), encoding="utf-8")
+    table = table_source(kernels) if kernels else ""
+    (folder / "tvm_attention_cuda_kernels.c").write_text(table, encoding="utf-8")
 
 
 def _entry(kernel: ExportedCode, code: DeviceCode, made: MachineCode) -> dict[str, Any]:

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tvm_attention.arguments import SCALARS, STRIDES, TENSORS
-from tvm_attention.arrays import ArrayKind, is_dense, torch_cuda_kind
+from tvm_attention.arrays import ArrayKind, is_dense
 from tvm_attention.arrays.kind import type_name
 from tvm_attention.call import Call
+from tvm_attention.cuda.dlpack_arrays import device_kind
 from tvm_attention.cuda.launching import WORKSPACE, Parameters, grids, parameter_types
 from tvm_attention.device_code import DeviceCode, DeviceFunction
 from tvm_attention.dtypes import ELEMENT_BYTES
@@ -21,7 +22,7 @@ from tvm_attention.kernel_source import KernelSource
 from tvm_attention.operands import kernel_strides
 from tvm_attention.outputs import no_keys
 from tvm_attention.schedules import Candidate
-from tvm_attention.schedules.cuda_space import FUSED_SPLIT_KV
+from tvm_attention.schedules.cuda_space import FUSED_SPLIT_KV, without_vectors
 from tvm_attention.workload import AttentionWorkload
 
 
@@ -83,7 +84,7 @@ class DeviceKernel(Kernel):
         dense = [x if is_dense(kind.shape(x), kind.strides(x)) else kind.dense(x) for x in inputs]
         candidate = self._candidate
         if not all(_is_aligned(kind, call, x, candidate["vector"]) for x in dense):
-            candidate = candidate.replace(vector=1)
+            candidate = without_vectors(candidate)
         loaded = self._loaded_on(kind.device(inputs[0]), candidate)
         kept: list[Any] = []  # until all is started: memory freed then is used again after it
 
@@ -108,11 +109,12 @@ class DeviceKernel(Kernel):
             loaded.launch(function, blocks, parameters, stream)
 
     def _kind_of(self, query: Any) -> ArrayKind:
-        kind = torch_cuda_kind(query)
+        kind = device_kind(query)
         if kind is None:
             raise InvalidTypeError(
-                f"query: expected a torch tensor on a GPU, for which this kernel was loaded, got "
-                f"{type_name(query)} on the processor; move it there or load a kernel for the processor"
+                f"query: expected a torch tensor or an array with DLPack on a GPU, for which this kernel "
+                f"was loaded, got {type_name(query)} on the processor; move it there or load a kernel for "
+                f"the processor"
             )
         return kind
 

@@ -18,7 +18,7 @@ from tvm_attention import environment
 from tvm_attention.database.lines import MAX_LOG_BYTES, format_log, parse_log
 from tvm_attention.database.places import SUFFIX, shipped_folder
 from tvm_attention.database.record import TuningRecord
-from tvm_attention.database.selection import merge_records, prune_records
+from tvm_attention.database.selection import Expression, merge_records, prune_records
 from tvm_attention.errors import TuningLogError, TuningLogWarning
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def warn_of_refusals(logs: Iterable[TuningLog]) -> None:
             warnings.warn(log.refusal, TuningLogWarning, stacklevel=2)
 
 
-def prune_log(path: Path, expression: str | None = None) -> list[tuple[TuningRecord, str]]:
+def prune_log(path: Path, expression: Expression = None) -> list[tuple[TuningRecord, str]]:
     """Drop the records of a log that no longer serve and return them with the reasons (see
     prune_records). Raises TuningLogError as merge_into_log does."""
     with _locked(path):

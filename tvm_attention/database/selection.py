@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from tvm_attention.database.lines import format_record
 from tvm_attention.database.record import TuningRecord
 from tvm_attention.errors import InvalidValueError
+
+# The digest of the expression as it is now: of all kinds of hardware, or by kind; None does not compare it.
+Expression = str | Mapping[str, str] | None
 
 NOT_FASTER = "slower than the default schedule"
 EXPRESSION_CHANGED = "expression changed"
@@ -26,7 +29,7 @@ def merge_records(*groups: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
 
 
 def prune_records(
-    records: Iterable[TuningRecord], expression: str | None = None
+    records: Iterable[TuningRecord], expression: Expression = None
 ) -> tuple[list[TuningRecord], list[tuple[TuningRecord, str]]]:
     """The records worth keeping, and the others with the reason each was dropped.
 
@@ -66,7 +69,7 @@ def left_to_measure(record: TuningRecord) -> list[tuple[str, dict[str, int]]]:
 def verify(
     records: Iterable[TuningRecord],
     build: Callable[[TuningRecord], None],
-    expression: str | None = None,
+    expression: Expression = None,
 ) -> list[tuple[TuningRecord, Exception | None]]:
     """Build each record and say what went wrong, or None.
 
@@ -76,7 +79,7 @@ def verify(
     results: list[tuple[TuningRecord, Exception | None]] = []
     for record in records:
         error: Exception | None = None
-        if expression not in (None, record.expression):
+        if _changed(record, expression):
             error = InvalidValueError(f"{EXPRESSION_CHANGED}; tune {record} again")
         else:
             try:
@@ -87,8 +90,15 @@ def verify(
     return results
 
 
-def _useless(record: TuningRecord, expression: str | None) -> str | None:
-    if expression not in (None, record.expression):
+def _changed(record: TuningRecord, expression: Expression) -> bool:
+    """Whether a record is of another expression than this one, by kinds of hardware or of any."""
+    if isinstance(expression, Mapping):
+        expression = expression[record.hardware["kind"]]
+    return expression not in (None, record.expression)
+
+
+def _useless(record: TuningRecord, expression: Expression) -> str | None:
+    if _changed(record, expression):
         return EXPRESSION_CHANGED
     return None if record.ratio <= 1 else NOT_FASTER
 

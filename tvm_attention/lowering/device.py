@@ -25,6 +25,7 @@ from tvm_attention.compute.problem import ceil_div
 from tvm_attention.device_code import TENSOR_PRODUCT
 from tvm_attention.lowering.convention import Outputs
 from tvm_attention.lowering.device_stores import DeviceStores
+from tvm_attention.lowering.key_loop import KeyLoop, shown
 from tvm_attention.lowering.statements import sequence, statements, with_body
 from tvm_attention.workload import AttentionWorkload
 
@@ -84,7 +85,7 @@ class _Device:
     def rewrite(self, stmt: Any) -> Any:
         """The statement with what is marked replaced."""
         if isinstance(stmt, tirx.SeqStmt):
-            return sequence([x for s in stmt.seq for x in statements(self.rewrite(s))])
+            return sequence(self._sums([x for s in stmt.seq for x in statements(self.rewrite(s))]))
         if isinstance(stmt, tirx.AttrStmt):
             return self._attribute(stmt)
         if isinstance(stmt, tirx.AllocBuffer):
@@ -97,6 +98,11 @@ class _Device:
         if isinstance(stmt, tirx.BufferStore) and stmt.buffer.same_as(self._symbols["O"]):
             return self._stores.store(stmt)
         return stmt
+
+    def _sums(self, stmts: list[Any]) -> list[Any]:
+        """Statements, with a wait behind what tells other threads a row's sums."""
+        sums = self._stages.get("LS")
+        return stmts if sums is None else shown(stmts, sums, self._tiles.column_threads)
 
     def _attribute(self, stmt: Any) -> Any:
         """Launches of blocks along several axes become one along x: the others end at 65535 blocks."""
@@ -124,6 +130,10 @@ class _Device:
         self._stages[name] = stmt.buffer
         if name == "OX":
             return tirx.DeclBuffer(stmt.buffer, data=self._stages["OT"].data)
+        if name == "MS":  # in the memory of the sums, which a row's threads tell each other later
+            return tirx.DeclBuffer(stmt.buffer, data=self._stages["LS"].data)
+        if name in ("KT", "VT") and self._tiles.overlap:
+            return stmt
         if name == "KT":
             return self._keys_or_values(stmt.buffer)
         if name == "VT":
@@ -155,13 +165,11 @@ class _Device:
         if notes.pop("key_block", None) is None:
             return with_body(loop, body)
         first, end = self._key_blocks()
-        if first is None:
-            return tirx.For(loop.loop_var, loop.min, end, loop.kind, body, None, notes)
-        # Counted from zero, as TVM makes all loops.
-        variable = tirx.Var(f"{loop.loop_var.name}_from_zero", "int32")
-        body = sequence([tirx.Bind(loop.loop_var, variable + first), *statements(body)])
-        count = tirx.max(end - first, 0)
-        return tirx.For(variable, loop.min, count, loop.kind, body, None, notes)
+        start = tirx.const(0, "int32") if first is None else first
+        count = end if first is None else tirx.max(end - first, 0)
+        keys, values, maxima, weights = (self._stages[n] for n in ("KT", "VT", "MS", "PS"))
+        whole = KeyLoop(keys, values, maxima, weights, self._tiles.column_threads)
+        return sequence(whole.lowered(with_body(loop, body), start, count, self._tiles.overlap))
 
     def _tensor_product(self, name: str) -> Any:
         """The stage ST or OT as the call of a function of tensor_cores.cuh, in place of its loops."""
@@ -178,7 +186,8 @@ class _Device:
         )
         kind = {"float16": "half", "bfloat16": "ushort"}[self._workload.dtype]
         function = f"{TENSOR_PRODUCT}<{', '.join(map(str, (kind, *sizes)))}>"
-        given = (stages[name].access_ptr("w"), rows.access_ptr("r"), self._staged.access_ptr("r"))
+        staged = columns if t.overlap else self._staged
+        given = (stages[name].access_ptr("w"), rows.access_ptr("r"), staged.access_ptr("r"))
         return tirx.Evaluate(tirx.call_extern("int32", function, *given))
 
     def _key_blocks(self) -> tuple[Any, Any]:

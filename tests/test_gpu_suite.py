@@ -1,0 +1,188 @@
+"""The script for a GPU, rehearsed on a stand-in from end to end: no minute on a GPU is lost to a typo."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.gpu import cases, classes, peers, results, supervision
+from bench.gpu.journal import Journal
+from bench.gpu_suite import JOURNAL, main
+from tvm_attention.database import read_log
+from tvm_attention.schedules import cuda
+
+ROOT = Path(__file__).resolve().parent.parent
+CHOSEN = ("float32 plain", "prefill-f16-64", "decode-f32-128")
+OPTIONS = ["--place", "gpu_stand_in", "--candidates", "2", "--small", "64", "--only", *CHOSEN]
+
+
+@pytest.fixture(scope="module")
+def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], int]:
+    """A whole run: (what it wrote, its arguments, its exit status)."""
+    folder = tmp_path_factory.mktemp("rehearsal")
+    libraries, kernels = folder / "libraries", folder / "kernels"
+    libraries.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPU_STAND_IN", str(libraries))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
+        made = ["--bundle", str(kernels), *OPTIONS]
+        assert main(["prepare", "--arch", "sm_87", "--jobs", "2", *made]) == 0
+        run = ["run", "--out", str(folder / "out"), "--minutes", "600", "--silence", "36000", *made]
+        return folder / "out", run, main(run)
+
+
+@pytest.fixture
+def again(rehearsal: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The arguments of the run, in the same surroundings."""
+    out, run, _ = rehearsal
+    monkeypatch.setenv("GPU_STAND_IN", str(out.parent / "libraries"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
+    return list(run)
+
+
+def test_every_part_is_done(rehearsal: Any) -> None:
+    out, _, status = rehearsal
+    assert status in (0, 1)  # 1: a figure was missed, on a processor
+    journal = Journal(out / JOURNAL)
+    for part in results.PARTS:
+        assert journal.failed(part) == {}, part
+        assert journal.done(part), part
+    checked = journal.done("correctness")
+    assert {"float32 plain", "float32 plain decode", "float32 plain, streams"} <= checked.keys()
+    assert "float32 plain decode, unaligned" in checked
+    assert all(0 <= found["error"] <= 4 for found in checked.values())
+
+
+def test_peers_are_timed_and_those_that_are_not_there_say_why(rehearsal: Any) -> None:
+    out, _, _ = rehearsal
+    timing = json.loads((out / "gpu.json").read_text())["parts"]["timing"]["done"]
+    assert timing.keys() == {"prefill-f16-64", "decode-f32-128"}
+    for found in timing.values():
+        timed, refused = found["contenders"], found["refused"]
+        assert {"ours", "torch math", "flex"} <= timed.keys()
+        assert (
+            timed.keys() - {"ours", "ours, default schedule"} | refused.keys()
+            == peers.peers().keys()
+        )
+        assert all(reason for reason in refused.values())
+        assert timed["ours"]["ratio"]["median"] == 1.0
+        assert all(c["seconds"]["median"] > 0 and c["host_seconds"] > 0 for c in timed.values())
+
+
+def test_winners_become_records_and_pictures_are_drawn(rehearsal: Any) -> None:
+    out, _, _ = rehearsal
+    records = read_log(out / "cuda-sm_87" / "measured.jsonl")
+    assert len(records) == 2
+    for record in records:
+        assert record.provenance["kind"] == "measured"
+        assert record.provenance["on"] == "a stand-in"
+        assert record.ratio <= 1
+    for name in ("speed.svg", "tuning.svg"):
+        assert "</svg>" in (out / name).read_text()
+
+
+def test_a_run_goes_on_where_it_was(rehearsal: Any, again: list[str]) -> None:
+    """Cut off while its last line was written, and with another kernel for one case, which is wrong."""
+    out, _, _ = rehearsal
+    lines = (out / JOURNAL).read_text().splitlines(keepends=True)
+    kept = [x for x in lines if json.loads(x)["name"] != "float32 plain decode"]
+    (out / JOURNAL).write_text("".join(kept[:-1]) + kept[-1][:20])
+    for file in (out.parent / "kernels").glob("*.json"):
+        values = json.loads(file.read_text())
+        if len(values["code"]["functions"]) == 2:  # without its second half
+            values["code"]["functions"][1]["threads"] = [32, 0]
+            file.write_text(json.dumps(values))
+    assert main(again) == 1
+    text = (out / JOURNAL).read_text()
+    assert text.startswith("".join(kept[:-1]))  # what was done is not done again
+    journal = Journal(out / JOURNAL)
+    assert journal.last().keys() == {(j["part"], j["name"]) for j in map(json.loads, lines)}
+    assert journal.crashed() == []
+    assert "wrong result" in journal.failed("correctness")["float32 plain decode"]["error"]
+
+
+def test_a_process_that_dies_costs_its_unit_only(tmp_path: Path) -> None:
+    journal, program = tmp_path / JOURNAL, tmp_path / "program.py"
+    program.write_text(
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from bench.gpu.journal import Journal\n"
+        "journal = Journal(Path(sys.argv[1]))\n"
+        "for name in 'abc':\n"
+        "    journal.run('part', name, lambda: os._exit(9) if name == 'b' else {'name': name})\n"
+    )
+    command = [sys.executable, str(program), str(journal)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        assert supervision.supervise(command, journal, time.monotonic() + 36000) == 2
+    book = Journal(journal)
+    assert book.done("part").keys() == {"a", "c"}
+    assert "exit status 9" in book.failed("part")["b"]["error"]
+
+
+def test_a_process_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "MOST_STARTS", 2)
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with pytest.raises(RuntimeError, match="at most 2 processes"):
+        supervision.supervise(command, tmp_path / JOURNAL, time.monotonic() + 36000, 0.5)
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_75"])
+def test_every_kernel_of_a_run_is_in_the_design_space(arch: str) -> None:
+    machine = cuda.MACHINES[arch]
+    found = cases.cases(arch)
+    assert len({c.name for c in found}) == len(found) > 60
+    assert {c.candidate.variant for c in found} == {"fused", "fused_tensor", "fused_split_kv"}
+    for case in found:
+        for build in case.builds(arch):
+            for workload in case.workloads:
+                space = cuda.design_space(workload, machine)
+                assert space.refusal(build.candidate) is None, (case.name, workload)
+    chosen = dict(list(classes.workloads().items())[:2])
+    for search in classes.searches(arch, 3, chosen):
+        space = cuda.design_space(search.workload, machine)
+        assert search.candidates[0] == cuda.default_candidate(search.workload, machine)
+        assert len(search.candidates) == 3
+        assert all(space.refusal(c) is None for c in search.candidates)
+
+
+def test_what_is_asked_for_is_compared_with_the_right_peers() -> None:
+    def timed(**ratios: float) -> dict[str, Any]:
+        known = {n.replace("_", " "): {"ratio": {"median": r}} for n, r in ratios.items()}
+        return {"contenders": known | {"ours": {"ratio": {"median": 1.0}}}}
+
+    found = results.figures(
+        {
+            "prefill-f16-128": timed(torch_flash=0.7, torch_efficient=1.1, triton=0.5),
+            "prefill-bf16-64": timed(torch_flash=0.7, torch_efficient=0.9),
+            "decode-f32-128": timed(torch_math=1.2, torch_efficient=0.95),
+            "prefill-f32-64": timed(torch_math=3.0, torch_efficient=0.99),
+            "prefill-f32-128": timed(flex=0.5),
+        }
+    )
+    assert {n: f["holds"] for n, f in found.items()} == {
+        "prefill-f16-128": True,
+        "prefill-bf16-64": False,
+        "decode-f32-128": True,
+        "prefill-f32-64": False,
+        "prefill-f32-128": None,
+    }
+
+
+def test_the_machine_of_a_gpu_needs_no_tvm() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['tvm'] = sys.modules['tvm_ffi'] = None\n"
+        "import bench.gpu_suite, bench.gpu.plots, bench.gpu.timing\n"
+        "from bench.gpu.plan import Plan\n"
+        "assert list(Plan('sm_90', 2, ('decode-f32',)).builds())\n"
+    )
+    surroundings = dict(os.environ, PYTHONPATH=str(ROOT))
+    subprocess.run([sys.executable, "-c", program], check=True, env=surroundings)
