@@ -27,7 +27,9 @@ def prepare(problem: Problem, threads: int) -> Prepared:
     require(w.dtype == "float32", f"relax attention: measured in float32 only, not {w.dtype}")
     require(w.group == 1, "relax attention has no grouped heads")
     require(w.window is None and not w.ragged and w.mask != "bool", "relax attention: no such mask")
-    require(flops(w) <= MOST_OPERATIONS, "relax attention is untuned: minutes a call")
+    require(
+        flops(w) <= MOST_OPERATIONS, "relax attention is untuned: measured up to 1e9 operations"
+    )
     inputs = [problem.query, problem.key, problem.value]
     if w.mask is not None:
         rows = np.broadcast_to(problem.options["mask"], problem.scores)
