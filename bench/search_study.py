@@ -16,7 +16,8 @@ from tvm_attention.schedules import Candidate, DesignSpace, schedules_for
 from tvm_attention.suites import shape_text, suite
 from tvm_attention.target import HardwareTarget
 from tvm_attention.tuning.journal import Trial
-from tvm_attention.tuning.workers import Workers
+from tvm_attention.tuning.place import Measurement
+from tvm_attention.tuning.workers import LocalWorkers
 
 SHORT = 24  # trials of an ordinary search
 GUIDED, RANDOM = "guided", "random"
@@ -33,7 +34,7 @@ class Study:
         target: HardwareTarget,
         options: argparse.Namespace,
         journal: ResultJournal,
-        workers: Workers,
+        workers: LocalWorkers,
         deadline: float,
     ) -> None:
         self.name, self.workload = name, suite("shipping")[name]
@@ -108,9 +109,8 @@ class Study:
                 advance(f"{self.name}, {part} {len(before) + number + 1}")
                 start, seconds = time.monotonic(), None
                 if source is not None:
-                    seconds, error = self._workers.measure(
-                        source, self.workload, candidate, self._options.threads, best
-                    )
+                    task = Measurement(source, self.workload, candidate, self._options.threads)
+                    [(_, (seconds, error))] = self._workers.measure([task], lambda: best)
                 best = min(best, seconds or best)
                 took = each + time.monotonic() - start
                 entry = {

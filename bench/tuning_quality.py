@@ -29,7 +29,7 @@ from tvm_attention.commands.output import console
 from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.suites import suite
 from tvm_attention.target import detect_target
-from tvm_attention.tuning.workers import Workers
+from tvm_attention.tuning.workers import LocalWorkers
 
 WORKLOADS = ("d64-medium", "d128-long-causal", "d128-decode-r4")  # of the suite shipping
 
@@ -66,7 +66,7 @@ def _perform(options: argparse.Namespace) -> int:
     }  # fmt: skip
     journal = ResultJournal(options.journal, identity)
     deadline = time.monotonic() + 60 * (options.minutes or 1e9)
-    with Workers(target.cores) as workers:
+    with LocalWorkers(target.cores) as workers:
         studies = [Study(n, target, options, journal, workers, deadline) for n in options.workloads]
         complete = all(study.search() for study in studies)
     rows = [study.result() for study in studies if study.is_complete()]

@@ -67,7 +67,8 @@ class BoardWorkers:
     ) -> None:
         self._where, self._hardware, self._launch = where, hardware, launch
         self._toolchain, self._patience, self._say = toolchain, patience, say
-        self._builders = process_pool(len(usable_cpus()), trials.warm_up)
+        builders = len(usable_cpus())
+        self._builders = process_pool(builders, trials.builder_start(builders))
         self._width = self._boards_now()
         self._lanes = process_pool(self._width, session_tasks.start)
 

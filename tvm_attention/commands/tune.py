@@ -76,7 +76,8 @@ def add(commands: Commands) -> None:
         "--trials",
         type=whole_number(1, 10**6),
         metavar="N",
-        help=f"candidates a workload, at most; default {_TRIALS}, modelled {_MODELLED_TRIALS}, GPUs {GPU_TRIALS}",
+        help=f"candidates a workload, at most; default {_TRIALS}, of a modelled core "
+        f"{_MODELLED_TRIALS}, of a modelled GPU {GPU_TRIALS}",
     )
     parser.add_argument(
         "--minutes", type=positive, metavar="M", help="time for all workloads together"

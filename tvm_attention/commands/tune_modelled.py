@@ -33,8 +33,8 @@ def run_modelled(options: argparse.Namespace, names: Mapping[AttentionWorkload, 
 
     log = options.log or user_log_path(target.name)
     made = tune_modelled(
-        list(names), target, log, trials=options.trials or GPU_TRIALS, minutes=options.minutes, again=options.again,
-        progress=show,
+        list(names), target, log, trials=options.trials or GPU_TRIALS, minutes=options.minutes,
+        again=options.again, progress=show,
     )  # fmt: skip
     if options.json:
         outcomes = [_to_dict(one, names[one.workload]) for one in found]

@@ -12,7 +12,7 @@ from tvm_attention.modelling.code import Code, code_of
 from tvm_attention.processes import process_pool
 from tvm_attention.schedules import Candidate
 from tvm_attention.target import HardwareTarget
-from tvm_attention.tuning.trials import warm_up
+from tvm_attention.tuning.trials import builder_start
 from tvm_attention.workload import AttentionWorkload
 
 COMPILE_SECONDS = 300.0  # an ordinary one takes one
@@ -22,7 +22,7 @@ class Compiler:
     """One child process at a time. Use as a context."""
 
     def __init__(self) -> None:
-        self._pool = process_pool(1, warm_up)
+        self._pool = process_pool(1, builder_start(1))
 
     def __enter__(self) -> Compiler:
         return self

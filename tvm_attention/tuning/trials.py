@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from tvm_attention.kernel_source import KernelSource
 from tvm_attention.random_calls import RandomCall, random_call
 from tvm_attention.schedules import Candidate
 from tvm_attention.target import HardwareTarget
-from tvm_attention.tuning.limits import restrict
+from tvm_attention.tuning import limits
 from tvm_attention.workload import AttentionWorkload
 
 SAMPLE_SECONDS = 0.002  # calls timed together: short ones are below the clock's noise
@@ -54,7 +54,12 @@ def start(more_bytes: int, niceness: int) -> None:
     from tvm_attention._tvm import import_tvm
 
     import_tvm()
-    restrict(more_bytes, niceness)
+    limits.restrict(more_bytes, niceness)
+
+
+def builder_start(builders: int) -> Callable[[], None]:
+    """What begins each of that many processes that build."""
+    return partial(start, limits.builder_bytes(builders), limits.BUILDER_NICENESS)
 
 
 def build(workload: AttentionWorkload, target: HardwareTarget, candidate: Candidate) -> str:

@@ -26,8 +26,7 @@ class LocalWorkers:
     its share of the memory that is free. Use as a context."""
 
     def __init__(self, builders: int) -> None:
-        building = partial(trials.start, limits.builder_bytes(builders), limits.BUILDER_NICENESS)
-        self._builders = process_pool(builders, building)
+        self._builders = process_pool(builders, trials.builder_start(builders))
         self._runner = process_pool(1, partial(trials.start, limits.runner_bytes(), 0))
 
     def __enter__(self) -> LocalWorkers:
