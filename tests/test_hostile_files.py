@@ -27,6 +27,7 @@ from tvm_attention.database.record import TARGET_NAME
 from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.errors import AttentionError
 from tvm_attention.export.archive import Archive, ArchiveError
+from tvm_attention.export.archive.interface import ABI
 from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.target import HardwareTarget, cut_down, detect_target, named_target
 from tvm_attention.tuning.journal import Journal, Trial
@@ -124,7 +125,7 @@ def try_journals(seed: int, rounds: int) -> int:
 
 
 MANIFEST = {
-    "abi": 1, "architecture": "x86_64", "library": "tvm_attention", "schema": 1, "tvm": "0.27",
+    "abi": ABI, "architecture": "x86_64", "library": "tvm_attention", "schema": 1, "tvm": "0.27",
     "version": "0.1.0", "kernels": [{"name": "k0", "features": ["avx2"], "workload": {"head_dim": 64}}],
 }  # fmt: skip
 
