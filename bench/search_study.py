@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -110,7 +111,7 @@ class Study:
                 start, seconds = time.monotonic(), None
                 if source is not None:
                     task = Measurement(source, self.workload, candidate, self._options.threads)
-                    [(_, (seconds, error))] = self._workers.measure([task], lambda: best)
+                    [(_, (seconds, error))] = self._workers.measure([task], partial(float, best))
                 best = min(best, seconds or best)
                 took = each + time.monotonic() - start
                 entry = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,11 +145,12 @@ class _StandInWorkers:
         return [("source", "") for _ in arguments]
 
     def measure(
-        self, source: str, workload: object, candidate: Candidate, threads: int, best: float
-    ) -> tuple[float | None, str]:
-        if candidate["streams"] == 1:
-            return None, "crashed"
-        return 1e-3 * (1 + candidate["prefetch"] + candidate["score_keys"]), ""
+        self, tasks: Sequence[Measurement], best: Callable[[], float]
+    ) -> Iterator[tuple[int, tuple[float | None, str]]]:
+        for number, task in enumerate(tasks):
+            c = task.candidate
+            seconds = 1e-3 * (1 + c["prefetch"] + c["score_keys"])
+            yield number, (None, "crashed") if c["streams"] == 1 else (seconds, "")
 
 
 class _NoModel:
@@ -170,7 +171,7 @@ def test_searches_go_on_and_are_summed_up(
 ) -> None:
     name = "d128-decode-r4"
     monkeypatch.setattr(strategy, "CostModel", _NoModel)
-    monkeypatch.setattr(tuning_quality, "Workers", _StandInWorkers)
+    monkeypatch.setattr(tuning_quality, "LocalWorkers", _StandInWorkers)
     monkeypatch.setattr(
         search_study.Study, "_timed", lambda _, finalists: dict.fromkeys(finalists, 1.0)
     )
