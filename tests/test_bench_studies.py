@@ -19,6 +19,7 @@ from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.suites import SUITES, suite
 from tvm_attention.target import detect_target
 from tvm_attention.tuning import strategy
+from tvm_attention.tuning.place import Measurement
 from tvm_attention.work import flops, kv_bytes
 from tvm_attention.workload import AttentionWorkload
 
