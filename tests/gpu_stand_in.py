@@ -97,7 +97,7 @@ def place() -> StandIn:
 
     torch.cuda.current_stream = lambda device=None: Stream()
     TorchCudaTensors.uploaded = lambda self, n, like: torch.from_numpy(n).as_subclass(OnGPU)
-    torch.compile = lambda function: function
+    torch.compile = lambda function, **_: function
     masked, flexible = flex_attention.create_block_mask, flex_attention.flex_attention
     flex_attention.create_block_mask = lambda *a, device: masked(*a, device="cpu")
     flex_attention.flex_attention = lambda *tensors, **options: flexible(

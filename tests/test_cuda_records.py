@@ -9,9 +9,17 @@ from tuning_records import record
 
 from tvm_attention import runtime
 from tvm_attention.commands.logs_verify import same_kernel
-from tvm_attention.database import TuningRecord, prune_records, write_log
+from tvm_attention.database import (
+    TuningLog,
+    TuningRecord,
+    match,
+    prune_records,
+    user_logs,
+    write_log,
+)
 from tvm_attention.digest import CUDA_EXPRESSION_DIGEST, EXPRESSIONS
 from tvm_attention.schedules import cuda
+from tvm_attention.suites import suite
 from tvm_attention.target import named_target
 from tvm_attention.workload import AttentionWorkload
 
@@ -30,6 +38,8 @@ def log_of_sm_80(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )  # fmt: skip
     write_log(tmp_path / target.name / "made.jsonl", [made])
     monkeypatch.setenv("TVM_ATTENTION_LOG_DIR", str(tmp_path))
+    # Without the shipped ones, which may be nearer.
+    monkeypatch.setattr(runtime, "available_logs", lambda: user_logs())
     runtime.forget_kernels()
 
 
@@ -52,6 +62,27 @@ def test_others_keep_their_defaults_and_say_why(arch: str, reason: str) -> None:
     assert source.candidate == cuda.default_candidate(WIDE, cuda.machine_parameters(target))
     assert any(reason in text for text in source.reasons)
     runtime.forget_kernels()
+
+
+def test_a_record_of_a_newer_gpu_is_refused_with_the_reason() -> None:
+    """Features do not tell GPUs apart: the ladder alone does."""
+    target = named_target("cuda-sm_75")
+    found = match(WIDE, target, [TuningLog("made", True, (modelled(WIDE),))])
+    assert found.record is None
+    assert any("tuned for cuda-sm_80, which is newer" in reason for reason in found.reasons)
+
+
+@pytest.mark.parametrize("arch", cuda.MACHINES)
+def test_every_gpu_chooses_among_the_shipped_records(arch: str) -> None:
+    """Records of its own architecture, else of an older one within its limits, else the default."""
+    target = named_target(f"cuda-{arch}")
+    for workload in suite("gpu").values():
+        source = runtime.select(workload, target)
+        space = cuda.design_space(workload, cuda.MACHINES[arch])
+        assert space.refusal(source.candidate) is None
+        if arch in ("sm_80", "sm_86", "sm_90"):
+            assert source.record is not None
+            assert source.record.target == target.name
 
 
 def modelled(workload: AttentionWorkload) -> TuningRecord:

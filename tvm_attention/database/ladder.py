@@ -55,6 +55,8 @@ def _machine_refusal(record: TuningRecord, target: HardwareTarget) -> str | None
         return f"unknown instruction set {isa}"
     if missing := features_of(isa) - target.features:
         return f"needs {', '.join(sorted(missing))}, which {target.name} lacks"
+    if isa != target.isa and isa not in levels_below(target):  # features do not tell GPUs apart
+        return f"tuned for {isa}, which is newer than {target.isa}"
     if rung_of(record, target) is None:
         there, here = record.hardware, target
         return (
