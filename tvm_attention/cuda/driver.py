@@ -10,11 +10,13 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tvm_attention.cuda.launching import Parameters
 from tvm_attention.device_code import DeviceCode, DeviceFunction
 from tvm_attention.errors import KernelBuildError, UnsupportedError
+
+if TYPE_CHECKING:  # boards that only load archives lack what it needs
+    from tvm_attention.cuda.launching import Parameters
 
 _NAMES = ("libcuda.so.1", "libcuda.so")
 # CUdevice_attribute and CUfunction_attribute, from cuda.h.
