@@ -123,8 +123,9 @@ def run(options: argparse.Namespace) -> int:
     if any(result.interrupted for result in found.values()):
         _say_how_to_resume(options.arguments)
         return INTERRUPTED
-    if result.stopped:
-        _say_how_to_resume(options.arguments, f"stopped: {result.stopped}")
+    stopped = next((result.stopped for result in found.values() if result.stopped), None)
+    if stopped:
+        _say_how_to_resume(options.arguments, f"stopped: {stopped}")
         return BAD_ARGUMENTS
     return OK
 
@@ -165,7 +166,8 @@ def _modelled(
         )
     if options.target is None:
         raise InvalidValueError(
-            "--modelled: expected --target NAME, a core that there is a model of, such as cortex-a72"
+            "--modelled: expected --target NAME, a core that there is a model of, such as cortex-a72, or "
+            "a GPU's architecture, such as cuda-sm_86"
         )
     return tune_modelled(
         workloads,
