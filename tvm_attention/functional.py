@@ -9,6 +9,7 @@ from tvm_attention.attend import attend, opened
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
 from tvm_attention.operands import check_flag, check_scale
 from tvm_attention.remembered import RememberedCalls
+from tvm_attention.steps import forget_steps
 
 _remembered = RememberedCalls()
 
@@ -16,6 +17,7 @@ _remembered = RememberedCalls()
 def forget_calls() -> None:
     """Drop remembered calls, so that new tuning records are seen."""
     _remembered.forget()
+    forget_steps()
 
 
 def attention(

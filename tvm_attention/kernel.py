@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tvm_attention.arguments import mask_index
+from tvm_attention.arguments import SCALARS, mask_index
 from tvm_attention.arrays import ArrayKind, Shape, is_dense, kind_of
 from tvm_attention.call import Call
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
@@ -49,7 +49,7 @@ class Kernel:
         self.source = source
         self.num_threads = num_threads
         self._compiled = compiled
-        self._decodes = isinstance(source, KernelSource) and source.candidate.variant == "split_kv"
+        self.decodes = isinstance(source, KernelSource) and source.candidate.variant == "split_kv"
         self._remembered = RememberedCalls(threads_follow_pool=num_threads is None)
 
     def __call__(
@@ -136,24 +136,27 @@ class Kernel:
         self, kind: ArrayKind, call: Call, strides: tuple[Shape, ...], lse: Any = None
     ) -> PreparedCall:
         """All arguments but the addresses of (query, key, value, out), whose strides are given."""
-        assert self._compiled is not None  # kernels of other machines do not come here
         sizes = call.sizes
         threads = self.num_threads or launcher().max_threads()
         scalars = call.scalars(
-            threads, splits(self.workload, sizes, threads) if self._decodes else 1
+            threads, splits(self.workload, sizes, threads) if self.decodes else 1
         )
         flat = tuple(s for x in strides for s in kernel_strides(x))
-        size = self._compiled.workspace(*scalars)
+        extra = call.extra_arguments(self.workload, kind, lse)
+        return self.prepare_with(threads, (*scalars, *flat, *extra))
+
+    def prepare_with(self, threads: int, arguments: tuple[float, ...]) -> PreparedCall:
+        """A call of these arguments, of which the first are tvm_attention.arguments.SCALARS."""
+        assert self._compiled is not None  # kernels of other machines do not come here
+        size = self._compiled.workspace(*arguments[: len(SCALARS)])
         if size > _MOST_WORKSPACE:
             raise UnsupportedError(
                 f"sizes: expected at most {_MOST_WORKSPACE >> 30} GiB of scratch memory, got "
-                f"{size / (1 << 30):.1f} GiB for {sizes}; call on parts of the batch or of the heads"
+                f"{size / (1 << 30):.1f} GiB for {dict(zip(SCALARS, arguments, strict=False))}; call on "
+                f"parts of the batch or of the heads"
             )
-        extra = call.extra_arguments(self.workload, kind, lse)
-        arguments = (*scalars, *flat, *extra)
-        return PreparedCall(
-            self._compiled.main, size, threads, arguments, mask_index(self.workload)
-        )  # fmt: skip
+        index = mask_index(self.workload)
+        return PreparedCall(self._compiled.main, size, threads, arguments, index)
 
     def _check(self, call: Call) -> None:
         """That the call is what this kernel was loaded for."""
@@ -182,7 +185,7 @@ class Kernel:
                     f"options: expected those this kernel was loaded for ({feature_text(w)}), got "
                     f"{feature_text(wanted)}; load one for those"
                 )
-        if self._decodes:
+        if self.decodes:
             rows = sizes.query_heads // max(sizes.kv_heads, 1) * sizes.query_length
             most = most_rows(w)
             if rows > most:

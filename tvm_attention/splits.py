@@ -18,10 +18,13 @@ def most_rows(workload: AttentionWorkload) -> int:
 def splits(workload: AttentionWorkload, sizes: Geometry, threads: int) -> int:
     """Runs of keys that split-KV computes apart: so many that every thread gets the same number of
     tasks, and that a task's scores stay in cache."""
-    tasks = sizes.batch * sizes.kv_heads
-    most = max(1, sizes.key_length // _LEAST_KEYS)
-    keys = min(_MOST_KEYS, _SCORES // most_rows(workload))
-    least = min(most, -(-sizes.key_length // keys))
+    return split_count(sizes.batch * sizes.kv_heads, sizes.key_length, most_rows(workload), threads)
+
+
+def split_count(tasks: int, keys: int, rows: int, threads: int) -> int:
+    """The same of ``tasks`` key-value heads of the batch and a kernel for ``rows`` query rows."""
+    most = max(1, keys // _LEAST_KEYS)
+    least = min(most, -(-keys // min(_MOST_KEYS, _SCORES // rows)))
     for count in range(least, min(most, least + threads) + 1):
         if tasks * count % threads == 0 or tasks * count >= 8 * threads:
             return count

@@ -68,7 +68,7 @@ class DeviceKernel(Kernel):
     ) -> None:
         super().__init__(workload, source, None)
         self._candidate = source.candidate
-        self._decodes = source.candidate.variant == FUSED_SPLIT_KV
+        self.decodes = source.candidate.variant == FUSED_SPLIT_KV
         self._load = load
         self._types = parameter_types(workload)
         self._loaded: dict[tuple[Candidate, int], LoadedCode] = {}

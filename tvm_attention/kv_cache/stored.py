@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,9 +42,11 @@ def attend_stored(
     layout: str,
     return_lse: bool,
     out: Any,
+    computed: Callable[[Opened], None] | None = None,
     **options: Any,
 ) -> Any:
-    """What the caches' ``attend`` return, and raise, for a query (batch, heads, rows, dim)."""
+    """What the caches' ``attend`` return, and raise, for a query (batch, heads, rows, dim). ``computed`` is
+    told of a call that was."""
     kind, inputs = _opened_arrays(query, stored, layout)
     longest = int(stored.lengths.max(initial=0))
     shapes = [kind.shape(x) for x in inputs]
@@ -60,7 +63,10 @@ def attend_stored(
     if stored.pages is None:
         inputs = (inputs[0], inputs[1][:, :, :longest], inputs[2][:, :, :longest])
     opened = Opened(query, kind, inputs, call, layout == "bshd")
-    return attend(opened, out=out, return_lse=return_lse).returned()
+    done = attend(opened, out=out, return_lse=return_lse)
+    if computed is not None and not sizes.empty:
+        computed(opened)
+    return done.returned()
 
 
 def check_layout(layout: Any) -> None:
