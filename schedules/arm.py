@@ -106,13 +106,14 @@ def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -
     value_rows = max(r for r in ROWS if r <= min(tiles.value_rows, workload.value_dim))
     decisions = scores | {"value_rows": value_rows, "value_vectors": tiles.vectors}
     long = workload.length_class == "long"
+    copied = long and not workload.few_queries
     if running_serves(workload):
         decisions |= {
             "query_block": strip,
-            "query_strips": tiles.long_strips if long else tiles.strips,
+            "query_strips": tiles.long_strips if copied else tiles.strips,
             "key_block": _key_block(workload, machine, rows_of_scores),
             "value_columns_outer": 0,
-            "pack_value": int(long or workload.masks or converts(workload)),
+            "pack_value": int(copied or workload.masks or converts(workload)),
         }
         return Candidate.of("running", decisions)
     decisions |= {"query_block": 2 * strip, "value_columns_outer": 1, "pack_value": copies}

@@ -123,17 +123,19 @@ def _rows_within(w: AttentionWorkload, most: int) -> int:
 
 def _matrix_is_faster(w: AttentionWorkload) -> bool:
     """Measured on Sapphire Rapids: float32 takes six products, which pay off from some hundred keys of wide
-    heads on; rows of less than a tile are mostly padding."""
+    heads and tens of queries on; rows of less than a tile are mostly padding."""
     assert w.value_dim is not None
     if min(w.head_dim, w.value_dim) < 32:
         return False
-    return w.dtype != "float32" or (w.length_class != "short" and w.head_dim >= 64)
+    if w.dtype != "float32":
+        return True
+    return w.length_class != "short" and w.head_dim >= 64 and not w.few_queries
 
 
 def _default_matrix(w: AttentionWorkload) -> Candidate:
     decisions = {
         "query_block": 32,
-        "query_strips": {"short": 4, "medium": 8}.get(w.length_class, 16),
+        "query_strips": 2 if w.few_queries else {"short": 4, "medium": 8}.get(w.length_class, 16),
         "key_block": 256,
         "value_rows": 32,
         "overlapped": int(w.window is None),
@@ -142,7 +144,7 @@ def _default_matrix(w: AttentionWorkload) -> Candidate:
 
 
 def _default_running(w: AttentionWorkload, machine: MachineParameters) -> Candidate:
-    tiles, long = _TILES[machine.registers], w.length_class == "long"
+    tiles, long = _TILES[machine.registers], w.length_class == "long" and not w.few_queries
     return Candidate.of(
         "running",
         {

@@ -129,6 +129,7 @@ def test_a_host_cut_down_takes_records_of_itself_cut_down() -> None:
         (AttentionWorkload(head_dim=64, causal=True), "causal top_left, wanted None"),
         (AttentionWorkload(head_dim=64, key_length=4096), "length class long, wanted medium"),
         (AttentionWorkload(head_dim=64, query_length=1), "length class decode-r1, wanted medium"),
+        (AttentionWorkload(head_dim=64, query_length=63), "63 queries, too far from "),
         (AttentionWorkload(head_dim=129), "head dimensions 129/129, too far from 64/64"),
         (AttentionWorkload(head_dim=31), "too far"),
         (AttentionWorkload(head_dim=64, value_dim=256), "head dimensions 64/256, too far"),

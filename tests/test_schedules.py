@@ -185,6 +185,21 @@ def test_decode_refusals(decisions: dict[str, int], why: str) -> None:
     assert why in refusal
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_few_queries_over_many_keys_copy_as_little_as_they_can(dtype: str) -> None:
+    many = AttentionWorkload(head_dim=64, query_length=64, key_length=2048, dtype=dtype)
+    few = many.with_lengths(63, 2048)
+    assert few.few_queries
+    assert not many.few_queries
+    assert not many.with_lengths(63, 256).few_queries
+    amx = replace(x86.MACHINES["x86-64-v4"], matrix_unit=True)
+    for machine in (amx, x86.MACHINES["x86-64-v3"]):
+        chosen, other = (x86.default_candidate(w, machine) for w in (few, many))
+        assert chosen != other
+        assert chosen["query_strips"] <= 2
+        assert chosen.variant == "matrix" or chosen["pack_value"] == int(dtype != "float32")
+
+
 def test_odd_head_dimensions_decode_as_prefill() -> None:
     target = named_target("x86-64-v3")
     assert set(space_of(workload_of_class("decode-r1", 64, 64), target).variants) == {"split_kv"}

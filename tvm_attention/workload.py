@@ -23,6 +23,7 @@ UNBOUNDED = -1  # a side of a window without a limit
 DECODE_ROWS = (1, 2, 4, 8)
 SHORT_KEYS = 256
 MEDIUM_KEYS = 1024
+FEW_QUERIES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +133,11 @@ class AttentionWorkload:
         if self.key_length <= SHORT_KEYS:
             return "short"
         return "medium" if self.key_length <= MEDIUM_KEYS else "long"
+
+    @property
+    def few_queries(self) -> bool:
+        """Whether keys and values serve so few queries that copying them first is dear."""
+        return self.length_class in ("medium", "long") and self.query_length < FEW_QUERIES
 
     @property
     def masks(self) -> bool:

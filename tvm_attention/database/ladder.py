@@ -44,6 +44,8 @@ def _workload_refusal(record: TuningRecord, workload: AttentionWorkload) -> str 
         return f"causal {tuned.causal}, wanted {workload.causal}"
     if record.length_class != workload.length_class:
         return f"length class {record.length_class}, wanted {workload.length_class}"
+    if tuned.few_queries != workload.few_queries:
+        return f"{tuned.query_length} queries, too far from {workload.query_length}"
     if dim_ratio(tuned, workload) > MAX_DIM_RATIO:
         return f"head dimensions {dims(tuned)}, too far from {dims(workload)}"
     return None
