@@ -95,7 +95,9 @@ def arm_environment(python: Path, folder: Path) -> dict[str, str]:
             link.symlink_to(part.resolve())
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "TVM_ATTENTION"))}
     (folder / "home").mkdir()
-    return {**kept, "PYTHONPATH": str(folder), "HOME": str(folder / "home")}
+    # Not from the working directory, where the package may lack what an editable install maps into it.
+    found = {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
+    return {**kept, **found, "HOME": str(folder / "home")}
 
 
 def arm_python() -> Path | None:

@@ -13,7 +13,7 @@ from tvm_attention.__main__ import parser
 from tvm_attention.target import named_target
 
 ROOT = Path(__file__).parent.parent
-LANGUAGES = {"python", "sh", "json", "c"}
+LANGUAGES = {"python", "sh", "json", "c", "text"}  # text: what is printed, or needs another machine
 # What .ci/run does itself, with the same words.
 _SETTING_UP = {".", "python3", "pip", "pytest", "ruff", "mkdocs"}
 # What a reader lets run for long, and what the tests make of it.

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tvm_attention.__main__ import main
+from tvm_attention.suites import SUITES
 
 pytest.importorskip("shtab")
 
@@ -37,7 +38,7 @@ def script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
         (["ex"], {"explain", "export"}),
         (["logs", ""], {"list", "verify", "merge", "prune"}),
         (["tune", "--th"], {"--threads"}),
-        (["explain", "--suite", ""], {"demo", "core", "shipping", "gpu"}),
+        (["explain", "--suite", ""], set(SUITES)),
         (["logs", "prune", "--j"], {"--json"}),
         (["completion", "z"], {"zsh"}),
         (["report", "--results", "a_fi"], {"a_file.json"}),
