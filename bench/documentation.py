@@ -15,7 +15,7 @@ from bench import plots, results, studies, tables
 from bench.report import markdown
 from bench.results import OURS, Result
 
-ALONE, MIXED = ("core-torch", "core-onnxruntime"), "core-mixed"
+MIXED = "core-mixed"
 # Shown where they have been measured.
 SUITES = {
     "core": "Every peer, suite core",
@@ -25,7 +25,7 @@ SUITES = {
     "lowprec": "16 bits",
     "long": "Long sequences",
 }
-OTHERS = {"options": "cases", "core-low-precision": "workloads"}
+OTHERS = {"options": "cases"}
 MODEL = "generate"
 OWN_FORMS = {MODEL: tables.generate, "operator": tables.operator}
 ROOT = Path(__file__).resolve().parent.parent
@@ -84,8 +84,7 @@ def _picture(svg: str) -> str:
 
 def losses() -> str:
     """A Markdown list of what a peer computed faster, with the peer's time over ours."""
-    names = dict.fromkeys((*ALONE, *SUITES))
-    measured = [n for n in names if _path(n).is_file()]
+    measured = [name for name in SUITES if _path(name).is_file()]
     alone = list(dict.fromkeys(f"{x}, alone" for name in measured for x in _losses(name)))
     mixed = [f"{line}, in a torch program" for line in _losses(MIXED)]
     others = [line for name, rows in OTHERS.items() for line in _losses_to_torch(name, rows)]

@@ -35,8 +35,13 @@ def machine() -> dict[str, Any]:
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": f"{platform.system()} {platform.release()}",
         "load_average": os.getloadavg()[0],
-        "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(VARIABLES)},
+        "environment": {k: v for k, v in sorted(os.environ.items()) if _tells(k)},
     }
+
+
+def _tells(variable: str) -> bool:
+    """Whether a setting changes what is measured: folders do not."""
+    return variable.startswith(VARIABLES) and not variable.endswith(("_DIR", "_ARCHIVE"))
 
 
 def packages() -> dict[str, str]:
