@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import datetime
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -152,8 +151,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
 def _write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     shape = {name: getattr(options, name) for name in ("layers", "hidden", "tokens")}
     result = {
-        "machine": machine.machine(), "packages": machine.packages(), "library": machine.library(),
-        "threads": options.threads, "date": datetime.date.today().isoformat(),
+        **machine.circumstances(options.threads),
         "model": {**shape, "head_dim": HEAD_DIM, "group": GROUP}, "cases": rows,
     }  # fmt: skip
     results.write(result, options.json)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import datetime
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -146,8 +145,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
 
 def _write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     result = {
-        "machine": machine.machine(), "packages": machine.packages(), "library": machine.library(),
-        "threads": options.threads, "date": datetime.date.today().isoformat(), "cases": rows,
+        **machine.circumstances(options.threads), "cases": rows,
     }  # fmt: skip
     results.write(result, options.json)
 

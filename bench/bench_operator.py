@@ -8,7 +8,6 @@ but the call itself is timed.
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -56,9 +55,7 @@ def _perform(options: argparse.Namespace) -> int:
     finally:
         if options.json:
             result = {
-                "machine": machine.machine(), "packages": machine.packages(),
-                "library": machine.library(), "threads": options.threads, "shape": SHAPE,
-                "date": datetime.date.today().isoformat(), "cases": rows,
+                **machine.circumstances(options.threads), "shape": SHAPE, "cases": rows,
             }  # fmt: skip
             results.write(result, options.json)
     return 0

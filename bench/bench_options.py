@@ -6,7 +6,6 @@ Every case is timed in turns with what it is compared with, and with torch where
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -50,9 +49,7 @@ def _perform(options: argparse.Namespace) -> int:
     finally:
         if options.json:
             result = {
-                "machine": machine.machine(), "packages": machine.packages(),
-                "library": machine.library(), "threads": options.threads,
-                "date": datetime.date.today().isoformat(), "cases": rows,
+                **machine.circumstances(options.threads), "cases": rows,
             }  # fmt: skip
             results.write(result, options.json)
     return 0

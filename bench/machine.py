@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import platform
 import subprocess
@@ -36,6 +37,17 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "load_average": os.getloadavg()[0],
         "environment": {k: v for k, v in sorted(os.environ.items()) if _tells(k)},
+    }
+
+
+def circumstances(threads: int) -> dict[str, Any]:
+    """What every result says of how it came about."""
+    return {
+        "machine": machine(),
+        "packages": packages(),
+        "library": library(),
+        "threads": threads,
+        "date": datetime.date.today().isoformat(),
     }
 
 

@@ -39,6 +39,13 @@ def process_pool(workers: int, initializer: Callable[[], None] | None = None) ->
     return pool
 
 
+def end(*pools: Any) -> None:
+    """Stop pools of processes, whatever they are at, and wait until they are gone."""
+    for pool in pools:
+        pool.stop()
+        pool.join()
+
+
 @contextmanager
 def interrupts_kept() -> Iterator[None]:
     """Whatever Ctrl-C leads to within is a KeyboardInterrupt: TVM makes a RuntimeError of one that

@@ -23,7 +23,7 @@ from tvm_attention.boards.session import (
 from tvm_attention.boards.tracker import NoBoardError, Tracker
 from tvm_attention.errors import TuningError
 from tvm_attention.export.toolchain import Toolchain
-from tvm_attention.processes import process_pool
+from tvm_attention.processes import end, process_pool
 from tvm_attention.processor import usable_cpus
 from tvm_attention.schedules import Candidate
 from tvm_attention.target import HardwareTarget
@@ -81,8 +81,7 @@ class BoardWorkers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for pool in (self._builders, self._lanes):
-            _end(pool)
+        end(self._builders, self._lanes)
 
     def build(
         self, arguments: Sequence[tuple[AttentionWorkload, HardwareTarget, Candidate]]
@@ -167,7 +166,7 @@ class BoardWorkers:
         """Boards that came since are made use of."""
         boards = self._boards_now()
         if boards > self._width:
-            _end(self._lanes)
+            end(self._lanes)
             self._width = boards
             self._lanes = process_pool(boards, session_tasks.start)
 
@@ -179,11 +178,6 @@ class BoardWorkers:
         except TuningError:  # whoever asks for a board next says so
             return 1
         return max(1, min(boards, MOST_BOARDS))
-
-
-def _end(pool: Any) -> None:
-    pool.stop()
-    pool.join()
 
 
 def _failure_of_place(future: Any) -> TuningError | None:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from tvm_attention.errors import AttentionError
-from tvm_attention.processes import process_pool
+from tvm_attention.processes import end, process_pool
 from tvm_attention.schedules import Candidate
 from tvm_attention.target import HardwareTarget
 from tvm_attention.tuning import limits, trials
@@ -38,9 +38,7 @@ class LocalWorkers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for pool in (self._builders, self._runner):
-            pool.stop()
-            pool.join()
+        end(self._builders, self._runner)
 
     def build(
         self, arguments: Sequence[tuple[AttentionWorkload, HardwareTarget, Candidate]]
@@ -79,8 +77,9 @@ def built_side_by_side(
     return [outcome_of(f) for f in futures]
 
 
-def outcome_of(future: Any) -> Outcome:
-    """What a task in a child process led to, once it has ended."""
+def outcome_of(future: Any, *, whole: bool = False) -> Outcome:
+    """What a task in a child process led to, once it has ended; of an error of ours its first words, or
+    the ``whole``."""
     from pebble import ProcessExpired
 
     try:
@@ -92,6 +91,6 @@ def outcome_of(future: Any) -> Outcome:
     except MemoryError:
         return None, "out of memory"
     except AttentionError as error:
-        return None, str(error).split(":")[0]
+        return None, str(error) if whole else str(error).split(":")[0]
     except Exception as error:
         return None, type(error).__name__
