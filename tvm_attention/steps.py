@@ -21,6 +21,7 @@ from tvm_attention.operands import kernel_strides
 from tvm_attention.prepared import PreparedCall
 from tvm_attention.splits import most_rows, split_count
 from tvm_attention.threads import launcher
+from tvm_attention.workload import DECODE_ROWS
 
 Options = tuple[Any, ...]  # causal, window, softcap, scale
 _WINDOW = 1
@@ -105,6 +106,9 @@ class Steps:
         """Remember a step that was checked and computed."""
         if o.call.ragged is not None or type(o.kind) not in (NumPyArrays, TorchTensors):
             return
+        sizes = o.call.sizes
+        if sizes.query_heads // sizes.kv_heads * sizes.query_length > max(DECODE_ROWS):
+            return  # a prefill, for which no kernel is looked up again
         if o.call.options.window not in (None, options[_WINDOW]):  # it was cut, to few keys
             return
         if not all(is_dense(o.kind.shape(x), o.kind.strides(x)) for x in o.inputs):
