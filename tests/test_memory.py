@@ -6,11 +6,19 @@ import mmap
 
 import numpy as np
 import pytest
-from attention_cases import Array, Guarded, assert_right, query_key_value, unit_normal
+from attention_cases import (
+    Array,
+    Guarded,
+    assert_right,
+    kernel_of,
+    query_key_value,
+    unit_normal,
+)
 from attention_variants import prepared
 from numpy.lib.stride_tricks import as_strided
 
-from tvm_attention import UnsupportedError, load
+from tvm_attention import UnsupportedError, explain, load
+from tvm_attention.target import named_target
 from tvm_attention.workload import AttentionWorkload
 
 
@@ -31,12 +39,14 @@ def test_the_workspace_of_a_long_call_is_at_most_the_values(
 def test_more_scratch_memory_than_a_kernel_can_count_is_refused() -> None:
     """A batch whose packed values would be 2**31 elements, all of it one element repeated."""
     workload = AttentionWorkload(head_dim=64, query_length=16, key_length=2048)
+    target = named_target("x86-64-v2")
+    packed = explain(workload, target).source.candidate.replace(pack_value=1)
     lengths = (16, 2048, 2048)
     row = np.ones(64, np.float32)
     arrays = [as_strided(row, (1 << 14, 1, n, 64), (0, 0, 0, 4)) for n in lengths]
     out = as_strided(vast(64 << 18), (1 << 14, 1, 16, 64), (4096, 4096, 256, 4))
     with pytest.raises(UnsupportedError, match=r"at most 8 GiB of scratch memory, got 8\.\d GiB"):
-        load(workload, "x86-64-v2")(*arrays, out)
+        kernel_of(workload, packed, target)(*arrays, out)
     assert not out[0].any()
 
 
