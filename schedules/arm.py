@@ -83,7 +83,8 @@ def machine_parameters(target: HardwareTarget) -> MachineParameters:
     core = MACHINES.get(target.micro_architecture, MACHINES["aarch64"])
     if target.sve_bits:
         core = replace(core, lanes=target.sve_bits // 32, element_operand=False)
-    return replace(core, l1=target.l1d or core.l1, l2=target.l2 or core.l2)
+    bfmmla = "bf16" in target.features and not target.sve_bits
+    return replace(core, l1=target.l1d or core.l1, l2=target.l2 or core.l2, bfmmla=bfmmla)
 
 
 def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -> Candidate:

@@ -97,8 +97,8 @@ def _build_running(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Ca
 
 
 def _build_matrix(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:
-    if not m.matrix_unit:  # LLVM would end the process
-        raise ValueError("the variant matrix needs a processor with a matrix unit")
+    if not m.multiplies_tiles(w.dtype):  # LLVM would end the process
+        raise ValueError("the variant matrix needs a processor with a matrix unit, or BFMMLA")
     tiles = MatrixTiles(c["query_block"], c["query_strips"], c["key_block"], c["value_rows"])
     return schedule_matrix(matrix(p, tiles), c, _widths(p, m), mask_alone(p))
 

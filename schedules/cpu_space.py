@@ -78,13 +78,15 @@ def _key_block_choices(w: AttentionWorkload, m: MachineParameters) -> Choices:
     }
 
 
-def _matrix_choices() -> Choices:
+def _matrix_choices(m: MachineParameters) -> Choices:
+    # Code for each number of vectors in a strip of 32 rows is too much where a strip has eight.
+    blocks = (32, 64, 96, 128) if m.matrix_unit else (64, 96, 128)
     return {
-        "query_block": (32, 64, 96, 128),
+        "query_block": blocks,
         "query_strips": (1, 2, 4, 8, 16, 32),
         "key_block": (64, 96, 128, 192, 256, 384, 512),
         "value_rows": (16, 32),
-        "overlapped": (0, 1),
+        "overlapped": (0, 1) if m.matrix_unit else (0,),  # a unit beside the vectors
     }
 
 
@@ -193,14 +195,15 @@ def design_space(workload: AttentionWorkload, machine: MachineParameters) -> Des
                 "query_strips": (1, 2, 4, 8),
             }
         if matrix_serves(workload, machine):
-            variants["matrix"] = _matrix_choices()
+            variants["matrix"] = _matrix_choices(machine)
     return DesignSpace(variants, lambda c: _refusal(workload, machine, c))
 
 
 def matrix_serves(workload: AttentionWorkload, machine: MachineParameters) -> bool:
     """Values are transposed as they lie in a tensor."""
     as_they_lie = not workload.paged and workload.kv_dtype is None
-    return machine.matrix_unit and as_they_lie and workload.output != "weights"
+    serves = machine.multiplies_tiles(workload.dtype) and as_they_lie
+    return serves and workload.output != "weights"
 
 
 def running_serves(workload: AttentionWorkload) -> bool:

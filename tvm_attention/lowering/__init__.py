@@ -14,6 +14,7 @@ from tvm.s_tir import transform
 
 from tvm_attention.arguments import SCALARS
 from tvm_attention.compute import Bounds
+from tvm_attention.lowering.bfmmla import Bfmmla
 from tvm_attention.lowering.carrying import carry
 from tvm_attention.lowering.convention import Outputs, pointer_function
 from tvm_attention.lowering.distribution import distribute
@@ -49,6 +50,7 @@ def lower(
     workload: AttentionWorkload,
     *,
     element_operand: bool = False,
+    bfmmla: bool = False,
     all_in_workspace: bool = False,
 ) -> LoweredKernel:
     """Lower a scheduled kernel to a function of pointers and scalars.
@@ -56,7 +58,8 @@ def lower(
     Parameters are the int64 addresses of query, key, value, out and a 64-byte aligned workspace, then
     :data:`SCALARS`, then the (batch, head, row) strides in elements of query, key, value and out as
     int64, then what the workload's features add (:func:`tvm_attention.arguments.extras`).
-    ``element_operand``: the machine's FMA takes scalars from lanes of vectors.
+    ``element_operand``: the machine's FMA takes scalars from lanes of vectors. ``bfmmla``: it has BFMMLA in
+    place of a matrix unit.
     ``all_in_workspace``: the workers' own tensors too, which TVM's runtime would otherwise provide.
     """
     blocks = _lower_blocks(tvm.IRModule({"main": func}))["main"]
@@ -68,7 +71,7 @@ def lower(
     dtypes = dict.fromkeys(strides, workload.dtype)
     if workload.mask is not None:
         strides["mask"], dtypes["mask"] = symbols["mask_row_stride"], f"mask_{workload.mask}"
-    transposition, matrix_unit = Transposition(strides, dtypes), MatrixUnit()
+    transposition, matrix_unit = Transposition(strides, dtypes), Bfmmla() if bfmmla else MatrixUnit()
     narrowing = Narrowing(symbols, bounds, workload.ragged, transposition, matrix_unit)
     body = narrowing.rewrite(carry(fuse(outputs.redirect(blocks.body))), Scope())
     if element_operand:

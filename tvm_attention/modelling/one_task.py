@@ -55,7 +55,12 @@ def task_kernel(
     schedules = schedules_for(target)
     machine = schedules.machine_parameters(target)
     schedule = schedules.build(workload, machine, candidate)
-    lowered = lower(schedule.mod["main"], workload, element_operand=machine.element_operand).main
+    lowered = lower(
+        schedule.mod["main"],
+        workload,
+        element_operand=machine.element_operand,
+        bfmmla=machine.bfmmla,
+    ).main
     values = scalars(workload, threads)
     main = lowered.specialize(
         {p: tirx.const(values[p.name], "int32") for p in lowered.params if p.name in values}
