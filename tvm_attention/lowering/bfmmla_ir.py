@@ -25,7 +25,7 @@ def product_ir(row_tiles: int) -> str:
     Arguments: address of the left operand, whose tiles are contiguous, and bytes from a row of tiles to the
     next; of the right operand, and bytes from a row, of pairs of numbers, to the next (the one after
     is not used); of the result, and bytes from a row to the next; first step and number of steps (of 32
-    numbers, i32); columns wanted (i32).
+    numbers, i32); columns wanted (i32), at most two tiles of which are computed.
     """
     zero = "zeroinitializer"
     lines = [
@@ -39,8 +39,10 @@ def product_ir(row_tiles: int) -> str:
         "  %skip_right = mul i64 %skip, %step_right",
         "  %from_left = getelementptr i8, ptr %left, i64 %skip_left",
         "  %from_right = getelementptr i8, ptr %right, i64 %skip_right",
-        f"  %wanted = add i32 %columns, {BLOCK - 1}",
-        f"  %blocks = sdiv i32 %wanted, {BLOCK}",
+        f"  %few = icmp slt i32 %columns, {2 * ROWS}",
+        f"  %wanted = select i1 %few, i32 %columns, i32 {2 * ROWS}",
+        f"  %rounded = add i32 %wanted, {BLOCK - 1}",
+        f"  %blocks = sdiv i32 %rounded, {BLOCK}",
         f"  %below_out = mul i64 %out_row, {BLOCK}",
         "  br label %column_head",
         *_loop("column", "entry", "row_end", "%blocks", "done"),

@@ -11,6 +11,7 @@ _ARM_BRANCH = re.compile(r"(b|b\.\w+|cbn?z|tbn?z)\b")
 _LABEL = re.compile(r"\.L\w+")
 _X86_STORE = re.compile(r"v?(mov|extract|pextr)")
 # Markers and directives cost nothing; calls (memset, of a few lines) are left out of a loop's own cycles.
+_OF_A_MATRIX = 4  # vectors of multiply-adds that an instruction stands for
 _CALLS = {"x86": ("call", "ret"), "arm": ("bl ", "blr ", "ret")}
 
 
@@ -33,6 +34,7 @@ def counts(instructions: Sequence[str], kind: str) -> Counts:
         is_vector = bool(re.search(r"\b[vq]\d+\b", text) if kind == "arm" else "mm" in text)
         vector += is_vector
         fma += name.startswith(("fmla", "fmls", "vfmadd", "vfnmadd", "bfmlal", "fmlal"))
+        fma += _OF_A_MATRIX * name.startswith("bfmmla")
         if is_vector and _STACK[kind].search(text):
             if _stores(text, name, kind):
                 stores += 2 if name == "stp" else 1
