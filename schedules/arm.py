@@ -1,10 +1,11 @@
 """The ARM schedules: NEON's 128-bit vectors, 32 registers, FMLA by element; defaults to start from.
 
-float16 and bfloat16 are converted to float32 as keys and values are copied, once a call, and products
-are those of float32: FMLA on float16 accumulates in float16, and SDOT and SMMLA on int8 keys would need
-int8 queries, neither of which holds the library's accuracy. FMLAL and BFMLALB/T keep it, but give four
-products an instruction, as many as float32's FMLA, whose operands are each loaded once for many
-products. BFMMLA would give sixteen and is not used yet.
+bfloat16 products are those of BFMMLA where a core has it, sixteen an instruction: the variant for matrix
+units (tvm_attention.lowering.bfmmla). Else float16 and bfloat16 are converted to float32 as keys and
+values are copied, once a call, and products are those of float32: FMLA on float16 accumulates in float16,
+and SDOT and SMMLA on int8 keys would need int8 queries, neither of which holds the library's accuracy.
+FMLAL and BFMLALB/T keep it, but give four products an instruction, as many as float32's FMLA, whose
+operands are each loaded once for many products.
 
 SVE (``target.sve_bits``): the same schedules on longer vectors of a fixed length, scalars broadcast by a
 load, since its FMLA takes elements of a quarter of a vector only. At 128 bits, and at V1's 256 on half
@@ -22,6 +23,7 @@ from tvm_attention.schedules.cpu_space import (
     converts,
     decode_rows,
     design_space,
+    matrix_serves,
     running_serves,
     split_kv_serves,
 )
@@ -90,12 +92,19 @@ def machine_parameters(target: HardwareTarget) -> MachineParameters:
 def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -> Candidate:
     """What runs where no record fits: the variants that x86 has by default, tiles counted out for NEON.
 
-    Split-KV to decode, otherwise running attention; where that does not serve, row-block up to about a
-    thousand keys and blocks-and-merge beyond.
+    Split-KV to decode, otherwise bfloat16 by BFMMLA or running attention; where that does not serve,
+    row-block up to about a thousand keys and blocks-and-merge beyond.
     """
     rows = decode_rows(workload)
     if rows is not None and split_kv_serves(workload, machine):
         return _split_kv(workload, rows)
+    if matrix_serves(workload, machine) and _fills_tiles(workload):
+        return _matrix(workload)
+    return _by_element(workload, machine)
+
+
+def _by_element(workload: AttentionWorkload, machine: MachineParameters) -> Candidate:
+    """The default where products are float32's."""
     tiles = _IN_ORDER if machine.in_order else _OUT_OF_ORDER
     strip, copies = tiles.vectors * machine.lanes, int(converts(workload))
     # Masks are transposed by tiles of four keys.
@@ -124,6 +133,27 @@ def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -
     return Candidate.of("row_block", decisions | {"queries_along_lanes": 1})
 
 
+def _fills_tiles(w: AttentionWorkload) -> bool:
+    """Narrower heads are mostly padding: a step of a product is 32 numbers."""
+    assert w.value_dim is not None
+    return min(w.head_dim, w.value_dim) >= 32
+
+
+def _matrix(w: AttentionWorkload) -> Candidate:
+    """Keys and values are packed once for all strips of a task, which the longer have more of."""
+    strips = 1 if w.few_queries else {"short": 2, "medium": 4}.get(w.length_class, 8)
+    return Candidate.of(
+        "matrix",
+        {
+            "query_block": 64,
+            "query_strips": strips,
+            "key_block": 192,
+            "value_rows": 16,
+            "overlapped": 0,
+        },
+    )
+
+
 def _key_block(w: AttentionWorkload, machine: MachineParameters, rows: int) -> int:
     """Keys whose float32 rows take half of L1, whole score tiles: all strips of a task read them."""
     whole = [n for n in _KEY_BLOCKS if n % rows == 0]
@@ -148,5 +178,6 @@ def _split_kv(w: AttentionWorkload, rows: int) -> Candidate:
 
 
 def starting_points(workload: AttentionWorkload, machine: MachineParameters) -> list[Candidate]:
-    """What a search begins with: the default schedule."""
-    return [default_candidate(workload, machine)]
+    """What a search begins with: the default schedule, then that without BFMMLA."""
+    points = [default_candidate(workload, machine)]
+    return points if points[0].variant != "matrix" else [*points, _by_element(workload, machine)]

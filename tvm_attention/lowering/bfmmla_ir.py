@@ -13,8 +13,11 @@ from tvm_attention.lowering.matrix_ir import FILL, ROW_BYTES, ROWS, TILE_BYTES, 
 
 BLOCK = 8  # rows and columns of results in registers
 _PAIRS = range(BLOCK // 2)
-_RUN = 8  # numbers of a row that a load brings
+_RUN = 8  # numbers of a row that are multiplied in a turn
+_STEP_RUNS = ROW_BYTES // (2 * _RUN)
 _ROLLED = ", !llvm.loop !0"  # a turn is long enough
+# A kernel's other vectors go to memory before and come back after, where LLVM would spill accumulators.
+_ALONE = f'  call void asm sideeffect "", "{",".join(f"~{{v{n}}}" for n in range(32))}"()'
 _ACCUMULATORS = [f"{r}{c}" for r in _PAIRS for c in _PAIRS]
 
 
@@ -27,7 +30,6 @@ def product_ir(row_tiles: int) -> str:
     is not used); of the result, and bytes from a row to the next; first step and number of steps (of 32
     numbers, i32); columns wanted (i32), at most two tiles of which are computed.
     """
-    zero = "zeroinitializer"
     lines = [
         f"define i32 @{product_name(row_tiles, 1, 1, 1)}(ptr %left, i64 %below_left, ptr %right, "
         f"i64 %right_row, i64 %right_piece, ptr %out, i64 %out_row, "
@@ -44,6 +46,8 @@ def product_ir(row_tiles: int) -> str:
         f"  %rounded = add i32 %wanted, {BLOCK - 1}",
         f"  %blocks = sdiv i32 %rounded, {BLOCK}",
         f"  %below_out = mul i64 %out_row, {BLOCK}",
+        f"  %runs = mul i32 %steps, {_STEP_RUNS}",
+        f"  %run_right = mul i64 %right_row, {_RUN // 2}",
         "  br label %column_head",
         *_loop("column", "entry", "row_end", "%blocks", "done"),
         f"  %beside = mul i64 %column_at, {BLOCK * 4}",
@@ -59,19 +63,17 @@ def product_ir(row_tiles: int) -> str:
         "  %left_at = getelementptr i8, ptr %from_left, i64 %row_skip",
         "  %out_skip = mul i64 %row_at, %below_out",
         "  %out_block = getelementptr i8, ptr %out_at, i64 %out_skip",
-        "  br label %step_head",
-        *_loop("step", "row_body", "step_body", "%steps", "store", [
-            "%l0 = phi ptr [ %left_at, %row_body ], [ %l_next, %step_body ]",
-            "%r0 = phi ptr [ %right_at, %row_body ], [ %r_next, %step_body ]",
-            *(f"%a{n} = phi <4 x float> [ {zero}, %row_body ], [ %a{n}_4, %step_body ]"
-              for n in _ACCUMULATORS),
+        _ALONE,
+        "  br label %run_head",
+        *_loop("run", "row_body", "run_body", "%runs", "store", [
+            f"%a{n} = phi <4 x float> [ zeroinitializer, %row_body ], [ %a{n}_both, %run_body ]"
+            for n in _ACCUMULATORS
         ]),
-        *(line for run in range(ROW_BYTES // (2 * _RUN)) for line in _run(run)),
-        f"  %l_next = getelementptr i8, ptr %l0, i64 {TILE_BYTES}",
-        "  %r_next = getelementptr i8, ptr %r0, i64 %step_right",
-        f"  br label %step_head{_ROLLED}",
+        *_run(),
+        f"  br label %run_head{_ROLLED}",
         "store:",
         *_stored(),
+        _ALONE,
         f"  br label %row_head{_ROLLED}",
         "row_end:",
         f"  br label %column_head{_ROLLED}",
@@ -130,46 +132,60 @@ def _loop(
     ]
 
 
-def _run(run: int) -> list[str]:
+def _run() -> list[str]:
     """Eight numbers of each row and column: two products of 2 x 4 by 4 x 2 for every accumulator."""
-    lines = []
-    for r in range(BLOCK):
-        at, skip = f"%l{run}_{r}", r * ROW_BYTES + run * 2 * _RUN
+    lines = [
+        f"  %run_step = udiv i64 %run_at, {_STEP_RUNS}",
+        f"  %run_in = urem i64 %run_at, {_STEP_RUNS}",
+        f"  %l_step = mul i64 %run_step, {TILE_BYTES}",
+        f"  %l_in = mul i64 %run_in, {2 * _RUN}",
+        "  %l_skip = add i64 %l_step, %l_in",
+        "  %l = getelementptr i8, ptr %left_at, i64 %l_skip",
+        "  %r_skip = mul i64 %run_at, %run_right",
+        "  %r = getelementptr i8, ptr %right_at, i64 %r_skip",
+    ]
+    for row in range(_RUN // 2):
         lines += [
-            f"  {at}_p = getelementptr i8, ptr %l0, i64 {skip}",
-            f"  {at} = load <2 x i64>, ptr {at}_p, align 8",
+            f"  %r{row}_skip = mul i64 %right_row, {row}",
+            f"  %r{row}_p0 = getelementptr i8, ptr %r, i64 %r{row}_skip",
+            f"  %r{row}_p1 = getelementptr i8, ptr %r{row}_p0, i64 16",
+            *(f"  %r{row}_{h} = load <4 x i32>, ptr %r{row}_p{h}, align 4" for h in (0, 1)),
         ]
-    for k in range(_RUN // 2):
-        row = run * _RUN // 2 + k
-        lines.append(f"  %r{row}_skip = mul i64 %right_row, {row}")
-        lines.append(f"  %r{row}_p0 = getelementptr i8, ptr %r0, i64 %r{row}_skip")
-        lines.append(f"  %r{row}_p1 = getelementptr i8, ptr %r{row}_p0, i64 16")
-        lines += [f"  %r{row}_{h} = load <4 x i32>, ptr %r{row}_p{h}, align 4" for h in (0, 1)]
     for half in (0, 1):
-        mark = f"{run}{half}"
-        for r in _PAIRS:
-            both = f"<2 x i64> %l{run}_{2 * r}, <2 x i64> %l{run}_{2 * r + 1}"
-            lines += [
-                f"  %x{mark}{r}_i = shufflevector {both}, <2 x i32> <i32 {half}, i32 {half + 2}>",
-                f"  %x{mark}{r} = bitcast <2 x i64> %x{mark}{r}_i to <8 x bfloat>",
-            ]
-        first = run * _RUN // 2 + 2 * half
-        for c in _PAIRS:
-            h, lane = c // 2, 2 * (c % 2)
-            both = f"<4 x i32> %r{first}_{h}, <4 x i32> %r{first + 1}_{h}"
-            mask = ", ".join(f"i32 {n}" for n in (lane, lane + 4, lane + 1, lane + 5))
-            lines += [
-                f"  %y{mark}{c}_i = shufflevector {both}, <4 x i32> <{mask}>",
-                f"  %y{mark}{c} = bitcast <4 x i32> %y{mark}{c}_i to <8 x bfloat>",
-            ]
-        for n in _ACCUMULATORS:
-            before = f"%a{n}" if mark == "00" else f"%a{n}_{run}b" if half else f"%a{n}_{run}"
-            after = f"%a{n}_{run + 1}" if half else f"%a{n}_{run}b"
-            lines.append(
-                f"  {after} = call <4 x float> @llvm.aarch64.neon.bfmmla(<4 x float> {before}, "
-                f"<8 x bfloat> %x{mark}{n[0]}, <8 x bfloat> %y{mark}{n[1]})"
-            )
+        lines += [line for r in _PAIRS for line in _rows(half, r)]
+        lines += [line for c in _PAIRS for line in _columns(half, c)]
+        before, after = ("_half", "_both") if half else ("", "_half")
+        lines += [
+            f"  %a{n}{after} = call <4 x float> @llvm.aarch64.neon.bfmmla(<4 x float> %a{n}{before}, "
+            f"<8 x bfloat> %x{half}{n[0]}, <8 x bfloat> %y{half}{n[1]})"
+            for n in _ACCUMULATORS
+        ]
     return lines
+
+
+def _rows(half: int, pair: int) -> list[str]:
+    """Four numbers of two rows. Loaded by halves: whole rows, taken apart, would need more registers than
+    there are."""
+    name, lines = f"%x{half}{pair}", []
+    for lane, before in enumerate(("poison", f"{name}_i0")):
+        skip = (2 * pair + lane) * ROW_BYTES + half * _RUN
+        lines += [
+            f"  {name}_p{lane} = getelementptr i8, ptr %l, i64 {skip}",
+            f"  {name}_{lane} = load i64, ptr {name}_p{lane}, align 8",
+            f"  {name}_i{lane} = insertelement <2 x i64> {before}, i64 {name}_{lane}, i64 {lane}",
+        ]
+    return [*lines, f"  {name} = bitcast <2 x i64> {name}_i1 to <8 x bfloat>"]
+
+
+def _columns(half: int, pair: int) -> list[str]:
+    """Four numbers of two columns, which lie in two rows of pairs."""
+    name, side, lane = f"%y{half}{pair}", pair // 2, 2 * (pair % 2)
+    both = f"<4 x i32> %r{2 * half}_{side}, <4 x i32> %r{2 * half + 1}_{side}"
+    mask = ", ".join(f"i32 {n}" for n in (lane, lane + 4, lane + 1, lane + 5))
+    return [
+        f"  {name}_i = shufflevector {both}, <4 x i32> <{mask}>",
+        f"  {name} = bitcast <4 x i32> {name}_i to <8 x bfloat>",
+    ]
 
 
 def _stored() -> list[str]:
