@@ -3,9 +3,11 @@
 bfloat16 products are those of BFMMLA where a core has it, sixteen an instruction: the variant for matrix
 units (tvm_attention.lowering.bfmmla). Else float16 and bfloat16 are converted to float32 as keys and
 values are copied, once a call, and products are those of float32: FMLA on float16 accumulates in float16,
-and SDOT and SMMLA on int8 keys would need int8 queries, neither of which holds the library's accuracy.
-FMLAL and BFMLALB/T keep it, but give four products an instruction, as many as float32's FMLA, whose
-operands are each loaded once for many products.
+which does not hold the library's accuracy. FMLAL and BFMLALB/T do, but give four products an instruction,
+as many as float32's FMLA, whose operands are each loaded once for many products. Decoding multiplies int8
+keys as they are stored by SDOT, sixteen products an instruction, where a core has it: a query is three
+int8 digits, which hold float32's accuracy (tvm_attention.compute.digits); int8 values are converted.
+SMMLA, twice SDOT for pairs of rows, is not used.
 
 SVE (``target.sve_bits``): the same schedules on longer vectors of a fixed length, scalars broadcast by a
 load, since its FMLA takes elements of a quarter of a vector only. At 128 bits, and at V1's 256 on half
@@ -23,6 +25,7 @@ from tvm_attention.schedules.cpu_space import (
     converts,
     decode_rows,
     design_space,
+    integer_serves,
     matrix_serves,
     running_serves,
     split_kv_serves,
@@ -85,8 +88,10 @@ def machine_parameters(target: HardwareTarget) -> MachineParameters:
     core = MACHINES.get(target.micro_architecture, MACHINES["aarch64"])
     if target.sve_bits:
         core = replace(core, lanes=target.sve_bits // 32, element_operand=False)
-    bfmmla = "bf16" in target.features and not target.sve_bits
-    return replace(core, l1=target.l1d or core.l1, l2=target.l2 or core.l2, bfmmla=bfmmla)
+    else:
+        has = target.features
+        core = replace(core, bfmmla="bf16" in has, dot_products="dotprod" in has)
+    return replace(core, l1=target.l1d or core.l1, l2=target.l2 or core.l2)
 
 
 def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -> Candidate:
@@ -97,7 +102,7 @@ def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -
     """
     rows = decode_rows(workload)
     if rows is not None and split_kv_serves(workload, machine):
-        return _split_kv(workload, rows)
+        return _split_kv(workload, rows, machine)
     if matrix_serves(workload, machine) and _fills_tiles(workload):
         return _matrix(workload)
     return _by_element(workload, machine)
@@ -160,8 +165,9 @@ def _key_block(w: AttentionWorkload, machine: MachineParameters, rows: int) -> i
     return next((n for n in whole if 2 * n * w.head_dim * 4 <= machine.l1), whole[-1])
 
 
-def _split_kv(w: AttentionWorkload, rows: int) -> Candidate:
-    """Accumulators of a value tile: at most 16, the rest of the registers for what is loaded."""
+def _split_kv(w: AttentionWorkload, rows: int, machine: MachineParameters) -> Candidate:
+    """Accumulators of a value tile: at most 16, the rest of the registers for what is loaded. Integer scores
+    have three sums for each row and key: of several rows they save little or nothing, by the models."""
     assert w.value_dim is not None
     value_rows = min(rows, 4)
     fitting = (v for v in (8, 4, 2, 1) if w.value_dim % (4 * v) == 0 and value_rows * v <= 16)
@@ -173,6 +179,7 @@ def _split_kv(w: AttentionWorkload, rows: int) -> Candidate:
             "value_vectors": next(fitting),
             "streams": 4,
             "prefetch": 0,
+            **({"integer_products": int(rows == 1)} if integer_serves(w, machine) else {}),
         },
     )
 

@@ -13,6 +13,7 @@ from tvm_attention.workload import AttentionWorkload
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 MAX_QUERY_BLOCK = 128
+DIGITS = 3  # of a query that is multiplied by int8 keys (tvm_attention.compute.digits)
 MAX_MATRIX_ROWS = 1024  # of a task on the matrix unit
 
 
@@ -97,6 +98,7 @@ def _split_kv_choices(w: AttentionWorkload, m: MachineParameters) -> Choices:
         "value_vectors": (1, 2, 4, 8, 16),
         "streams": tuple(n for n in (1, 2, 4) if n <= m.lanes),
         "prefetch": (0, 1, 2, 4, 8),
+        **({"integer_products": (0, 1)} if integer_serves(w, m) else {}),
     }
 
 
@@ -116,7 +118,8 @@ def _refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -> str | 
         lanes = dividing_lanes(w.value_dim, m.lanes)
         if (w.value_dim // lanes) % c["value_vectors"]:
             return f"value_vectors={c['value_vectors']} does not divide the value vectors"
-        if not _fits(rows, c["score_keys"], m, 1):
+        sums = DIGITS * rows if dict(c.decisions).get("integer_products") else rows
+        if not _fits(sums, c["score_keys"], m, 1):
             return "the score tile does not fit into the registers"
         return None if _fits(c["value_rows"], c["value_vectors"], m, 1) else "value tile too large"
     if c.variant == "matrix":
@@ -214,6 +217,11 @@ def running_serves(workload: AttentionWorkload) -> bool:
     assert w.value_dim is not None
     has_room = w.value_dim > 1 or not w.keeps_maximum
     return w.output != "weights" and has_room and (plain_values or not w.masks)
+
+
+def integer_serves(workload: AttentionWorkload, machine: MachineParameters) -> bool:
+    """Whether decoding may multiply int8 keys as they are stored, sixteen numbers at a time."""
+    return machine.dot_products and workload.kv_dtype == "int8" and workload.head_dim % 16 == 0
 
 
 def split_kv_serves(workload: AttentionWorkload, machine: MachineParameters) -> bool:

@@ -96,7 +96,9 @@ def test_nothing_is_computed_ahead() -> None:
 
 
 @needs_qemu
-def test_hot_loops_are_matrix_multiplications(kernels: list[ExportedKernel], tmp_path: Path) -> None:
+def test_hot_loops_are_matrix_multiplications(
+    kernels: list[ExportedKernel], tmp_path: Path
+) -> None:
     """By the disassembly: of what both products do beside loading, the rest puts operands in order."""
     write_object(kernels[0], tmp_path / "kernel.o")
     loops = hot_loops(tmp_path / "kernel.o", 32, "bfmmla")

@@ -18,6 +18,7 @@ from tvm_attention.lowering.bfmmla import Bfmmla
 from tvm_attention.lowering.carrying import carry
 from tvm_attention.lowering.convention import Outputs, pointer_function
 from tvm_attention.lowering.distribution import distribute
+from tvm_attention.lowering.dots import Dots
 from tvm_attention.lowering.elements import by_element
 from tvm_attention.lowering.fusing import fuse
 from tvm_attention.lowering.matrix_unit import MatrixUnit
@@ -71,11 +72,16 @@ def lower(
     dtypes = dict.fromkeys(strides, workload.dtype)
     if workload.mask is not None:
         strides["mask"], dtypes["mask"] = symbols["mask_row_stride"], f"mask_{workload.mask}"
-    transposition, matrix_unit = Transposition(strides, dtypes), Bfmmla() if bfmmla else MatrixUnit()
+    transposition, matrix_unit = (
+        Transposition(strides, dtypes),
+        Bfmmla() if bfmmla else MatrixUnit(),
+    )
     narrowing = Narrowing(symbols, bounds, workload.ragged, transposition, matrix_unit)
     body = narrowing.rewrite(carry(fuse(outputs.redirect(blocks.body))), Scope())
     if element_operand:
         body = by_element(body)
+    dots = Dots()
+    body = dots.rewrite(body)
     body = distribute(tiles_on_stack(with_prefetches(body)), symbols, workload, bounds)
     shared: list[Any] = []
     rest = statements(take_allocations(body, shared))
@@ -85,7 +91,7 @@ def lower(
         workers, own = place_workers(sequence(rest), workspace + size, symbols["threads"])
         rest, size = [workers], size + own
     stmts = [*prologue, *rest]
-    linked = matrix_unit.linked(transposition.linked(sequence(stmts)))
+    linked = matrix_unit.linked(transposition.linked(dots.linked(sequence(stmts))))
     main = pointer_function(blocks, linked, workspace, symbols, workload, outputs)
     # Bodies for different numbers of vectors share their loop variables until here.
     main = tirx.transform.ConvertSSA()(tvm.IRModule({"main": main}))["main"]

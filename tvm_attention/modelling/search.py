@@ -15,7 +15,9 @@ from tvm_attention.tuning.journal import Trial
 PARENTS = 3
 DRAWN = 12  # candidates looked at for each that is compiled
 STRANGERS = 0.2  # of the candidates are drawn from the whole space
-MATRIX = "matrix"  # of which no model of ours knows the unit; BFMMLA is one of the vector instructions
+MATRIX = (
+    "matrix"  # of which no model of ours knows the unit; BFMMLA is one of the vector instructions
+)
 
 
 class ModelledSearch:
