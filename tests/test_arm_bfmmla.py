@@ -1,4 +1,4 @@
-"""bfloat16 kernels made of BFMMLA: where they are chosen, what they consist of, and their results under qemu."""
+"""bfloat16 kernels made of BFMMLA: where they are chosen, what they consist of, their results under qemu."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ _INFINITE = 0x7F800000
 def digit_scores(
     p: Problem, QS: te.Tensor, outer: tuple[Any, ...], key: Callable[..., Any]
 ) -> te.Tensor:
-    """Stages QL, QM, QF, QI, QD, DOT and DF (..., row, lane): the lanes' sums of a product of ``QS`` (batch, kv_head,
-    row, d) and a key, ``key(*index, d)`` as it is stored."""
+    """Stages QL, QM, QF, QI, QD, DOT and DF (..., row, lane): the lanes' sums of a product of ``QS`` (batch,
+    kv_head, row, d) and a key, ``key(*index, d)`` as it is stored."""
     *heads, rows, depth = QS.shape
     d = te.reduce_axis((0, depth // LANES), "dq")
     QL = te.compute(

@@ -22,7 +22,8 @@ from tvm_attention.compute.splits import Places, SplitKVTiles
 
 
 def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
-    """Stages QS, (QL, QM, QF, QI, QD,) DOT, (DF,) T<n> (halving tree), S, SM, ML, M, P, LL, L, OI, OT, PART, then MM, W, LS, N, OS, O."""
+    """Stages QS, (QL, QM, QF, QI, QD,) DOT, (DF,) T<n> (halving tree), S, SM, ML, M, P, LL, L, OI, OT, PART,
+    then MM, W, LS, N, OS, O."""
     rows, V = tiles.rows, tiles.lanes
     vectors = ceil_div(ceil_div(p["key_length"], V), p["splits"])  # of a split, at most
     outer = (p["batch"], p.kv_heads, p["splits"])

@@ -89,7 +89,8 @@ def product_ir(row_tiles: int) -> str:
 
 @lru_cache
 def fill_ir() -> str:
-    """A function that fills rows of a tile of scores, from the first that is no key on, with minus infinity."""
+    """A function that fills rows of a tile of scores, from the first that is no key on, with minus
+    infinity."""
     lowest = ", ".join(["float 0xFFF0000000000000"] * ROWS)
     return f"""
 define i32 @{FILL}(ptr %scores, i64 %stride, i32 %first, i32 %rows) alwaysinline {{

@@ -1,9 +1,9 @@
 """Loops over products of int8 numbers become SDOT, which adds four of them to each of four int32 sums.
 
-A schedule annotates with ``dot`` the loop over the lanes of a sum; inside it is the loop over the four numbers
-of a lane, around one store ``sum[..., x] += int32(a[..., 4 x + y]) * int32(b[..., 4 x + y])``. It annotates with
-``dot_steps`` the loop around a tile of them: LLVM must not load what several steps need before the first, or it
-spills the sums.
+A schedule annotates with ``dot`` the loop over the lanes of a sum; inside it is the loop over the four
+numbers of a lane, around one store ``sum[..., x] += int32(a[..., 4 x + y]) * int32(b[..., 4 x + y])``. It
+annotates with ``dot_steps`` the loop around a tile of them: LLVM must not load what several steps need
+before the first, or it spills the sums.
 """
 
 from __future__ import annotations

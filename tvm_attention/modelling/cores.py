@@ -5,7 +5,7 @@ believed. LLVM 19's own models are wrong for some: it takes the Cortex-A76 and A
 one 128-bit FMLA a cycle instead of two; has none of the Cortex-A53's results forwarded; gives the
 Cortex-A55 two 128-bit FMLA a cycle instead of one and six cycles to a pair of loads; and takes Apple's
 M1 for a Cyclone, with three vector pipelines instead of four. For Sapphire Rapids it has one 512-bit FMA
-a cycle instead of two, which Skylake's model has.
+a cycle instead of two, which Skylake's model has. The documents are named beside the rates, there.
 """
 
 from __future__ import annotations

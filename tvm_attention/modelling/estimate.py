@@ -21,10 +21,10 @@ _MOST_OVERLAP = 8.0
 # Of all instructions: loops with fewer are not analysed, but counted at so many instructions a cycle.
 _MINOR = 0.003
 _MINOR_RATE = 2.0
-# Of the time to read from memory while decoding, by how many key vectors ahead lines are asked for, and by how
-# many places of memory are read at a time: measured on Sapphire Rapids (8192 keys, one and four query rows a
-# key-value head, all combinations), where a processor left to itself starts anew at every page. Without them a
-# search saves instructions at the expense of memory. Of other cores it is not known.
+# Of the time to read from memory while decoding, by how many key vectors ahead lines are asked for, and by
+# how many places of memory are read at a time: measured on Sapphire Rapids (8192 keys, one and four query
+# rows a key-value head), where a processor left to itself starts anew at every page. Without them a search
+# saves instructions at the expense of memory. Of other cores it is not known.
 _ASKED_AHEAD = {0: 1.07, 1: 1.0, 2: 1.01}
 _FAR_AHEAD = 1.06
 _STREAMS = {1: 1.06, 2: 1.02}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from tvm_attention.schedules import Candidate
 from tvm_attention.workload import UNBOUNDED, AttentionWorkload
 
-
 MATRIX_COLUMNS = 32  # of a tile, computed whole (schedules/cpu_matrix.py)
 
 
