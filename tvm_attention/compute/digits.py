@@ -34,7 +34,7 @@ def digit_scores(
         name="QL",
     )
     QM = te.compute(
-        (*heads, rows), lambda *i: reduce(tirx.max, (QL[(*i, x)] for x in range(LANES))), name="QM"
+        (*heads, rows), lambda *i: reduce(tirx.max, (QL(*i, x) for x in range(LANES))), name="QM"
     )
     QF = te.compute(
         (*heads, rows),
