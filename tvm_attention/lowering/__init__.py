@@ -21,6 +21,7 @@ from tvm_attention.lowering.distribution import distribute
 from tvm_attention.lowering.dots import Dots
 from tvm_attention.lowering.elements import by_element
 from tvm_attention.lowering.fusing import fuse
+from tvm_attention.lowering.in_place import in_place
 from tvm_attention.lowering.matrix_unit import MatrixUnit
 from tvm_attention.lowering.memory import (
     place_in_workspace,
@@ -29,6 +30,7 @@ from tvm_attention.lowering.memory import (
     tiles_on_stack,
 )
 from tvm_attention.lowering.narrowing import Narrowing
+from tvm_attention.lowering.pair_tiles import PairTiles
 from tvm_attention.lowering.prefetching import with_prefetches
 from tvm_attention.lowering.spans import Scope
 from tvm_attention.lowering.statements import sequence, statements
@@ -72,12 +74,10 @@ def lower(
     dtypes = dict.fromkeys(strides, workload.dtype)
     if workload.mask is not None:
         strides["mask"], dtypes["mask"] = symbols["mask_row_stride"], f"mask_{workload.mask}"
-    transposition, matrix_unit = (
-        Transposition(strides, dtypes),
-        Bfmmla() if bfmmla else MatrixUnit(),
-    )
-    narrowing = Narrowing(symbols, bounds, workload.ragged, transposition, matrix_unit)
-    body = narrowing.rewrite(carry(fuse(outputs.redirect(blocks.body))), Scope())
+    transposition, pair_tiles = Transposition(strides, dtypes), PairTiles(strides)
+    matrix_unit = Bfmmla() if bfmmla else MatrixUnit()
+    narrowing = Narrowing(symbols, bounds, workload.ragged, transposition, pair_tiles, matrix_unit)
+    body = narrowing.rewrite(in_place(carry(fuse(outputs.redirect(blocks.body)))), Scope())
     if element_operand:
         body = by_element(body)
     dots = Dots()
@@ -91,7 +91,8 @@ def lower(
         workers, own = place_workers(sequence(rest), workspace + size, symbols["threads"])
         rest, size = [workers], size + own
     stmts = [*prologue, *rest]
-    linked = matrix_unit.linked(transposition.linked(dots.linked(sequence(stmts))))
+    tiles = pair_tiles.linked(transposition.linked(dots.linked(sequence(stmts))))
+    linked = matrix_unit.linked(tiles)
     main = pointer_function(blocks, linked, workspace, symbols, workload, outputs)
     # Bodies for different numbers of vectors share their loop variables until here.
     main = tirx.transform.ConvertSSA()(tvm.IRModule({"main": main}))["main"]
