@@ -38,9 +38,8 @@ KERNELS = (
     (replace(PLAIN, head_dim=48, value_dim=80, causal="top_left"),
      TILES.replace(query_block=128, query_strips=1, value_rows=32)),
     (AttentionWorkload(head_dim=40, value_dim=24, dtype="bfloat16", mask="float32", mask_dense=True,
-                       softcap=True, alibi=True, output="attention_and_lse"), TILES),
-    (AttentionWorkload(head_dim=36, dtype="bfloat16", window=(30, 5), sinks=True, ragged=True),
-     TILES.replace(query_strips=4)),
+                       softcap=True, alibi=True, window=(30, 5), sinks=True, ragged=True,
+                       output="attention_and_lse"), TILES.replace(query_strips=4)),
 )  # fmt: skip
 
 
