@@ -60,7 +60,8 @@ class Case:
         while len(done) < count and (candidate := search.propose(done)) is not None:
             done.append(self.trial(candidate))
         best = min((t for t in done if t.seconds), key=lambda t: t.seconds or 0.0)
-        kept = chosen(done, self.default)[0]
+        # Where the default schedule is not modelled there is no record, and it serves.
+        kept = next(iter(chosen(done, self.default)), self.trial(self.default))
         logs = [
             replace(log, records=tuple(r for r in log.records if r.measured and r.target == TARGET))
             for log in shipped_logs()
