@@ -29,6 +29,7 @@ from tvm_attention.lowering.memory import (
 )
 from tvm_attention.lowering.narrowing import Narrowing
 from tvm_attention.lowering.pair_tiles import PairTiles
+from tvm_attention.lowering.parts import cut
 from tvm_attention.lowering.prefetching import with_prefetches
 from tvm_attention.lowering.spans import Scope
 from tvm_attention.lowering.statements import sequence, statements
@@ -73,10 +74,11 @@ def lower(
     transposition, pair_tiles = Transposition(strides, dtypes), PairTiles(strides)
     matrix_unit = MatrixUnit()
     narrowing = Narrowing(symbols, bounds, workload.ragged, transposition, pair_tiles, matrix_unit)
-    body = narrowing.rewrite(in_place(carry(fuse(outputs.redirect(blocks.body)))), Scope())
+    whole, before = cut(in_place(carry(fuse(outputs.redirect(blocks.body)))), symbols)
+    body = narrowing.rewrite(whole, Scope())
     if element_operand:
         body = by_element(body)
-    body = distribute(tiles_on_stack(with_prefetches(body)), symbols, workload, bounds)
+    body = distribute(tiles_on_stack(with_prefetches(body)), symbols, workload)
     shared: list[Any] = []
     rest = statements(take_allocations(body, shared))
     workspace = tirx.Var("workspace_address", "int64")
@@ -84,7 +86,7 @@ def lower(
     if all_in_workspace:
         workers, own = place_workers(sequence(rest), workspace + size, symbols["threads"])
         rest, size = [workers], size + own
-    stmts = [*prologue, *rest]
+    stmts = [*prologue, *(tiles_on_stack(s) for s in before), *rest]
     linked = matrix_unit.linked(pair_tiles.linked(transposition.linked(sequence(stmts))))
     main = pointer_function(blocks, linked, workspace, symbols, workload, outputs)
     # Bodies for different numbers of vectors share their loop variables until here.
