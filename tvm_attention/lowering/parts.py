@@ -8,6 +8,7 @@ annotates the loop over a task's queries with ``task_strips``, how many strips i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -19,31 +20,56 @@ from tvm_attention.lowering.statements import sequence, statements, substituted,
 _PACKING = 1
 
 
-def cut(stmt: Any, symbols: Mapping[str, Any]) -> tuple[Any, list[Any]]:
-    """The statement with a loop over parts inside that over tasks, and statements that must come before it.
+@dataclass(frozen=True)
+class Parts:
+    """How many parts a task has and how many strips a part: variables, and their values by a call's
+    scalars."""
+
+    count: Any
+    strips: Any
+    count_value: Any
+    strips_value: Any
+
+    def bound(self) -> list[Any]:
+        """Statements that set the variables; by way of memory, so that TVM's simplifier does not substitute
+        them everywhere."""
+        held = tirx.decl_buffer((2,), "int32", name="parts", scope="local", layout=None)
+        stmts: list[Any] = [tirx.AllocBuffer(held)]
+        values = [(self.count, self.count_value), (self.strips, self.strips_value)]
+        for n, (variable, value) in enumerate(values):
+            stmts.append(tirx.BufferStore(held, value, [n]))
+            stmts.append(tirx.Bind(variable, tirx.BufferLoad(held, [n])))
+        return stmts
+
+
+def cut(stmt: Any, symbols: Mapping[str, Any]) -> tuple[Any, Parts | None]:
+    """The statement with a loop over parts inside that over tasks, if a schedule asks for it.
 
     The new loop takes the annotations of the old one, ``first_row`` (of a part, among the queries) and
     ``rows`` (that it has at most).
     """
     if isinstance(stmt, tirx.SeqStmt):
         both = [cut(s, symbols) for s in stmt.seq]
-        return sequence([s for s, _ in both]), [x for _, before in both for x in before]
+        parts = next((p for _, p in both if p is not None), None)
+        return sequence([s for s, _ in both]), parts
     if not isinstance(stmt, tirx.For) or "task" not in stmt.annotations:
-        return stmt, []
+        return stmt, None
     heads = stmt.body
     queries = heads.body if isinstance(heads, tirx.For) else heads
     if not isinstance(queries, tirx.For) or "task_strips" not in queries.annotations:
-        return stmt, []
-    parts = _Parts(int(queries.annotations["query_block"]), int(queries.annotations["task_strips"]))
+        return stmt, None
+    cutting = _Cutting(
+        int(queries.annotations["query_block"]), int(queries.annotations["task_strips"])
+    )
     notes = {**stmt.annotations, "task": int(stmt.annotations["task"]) + 1}
-    body = with_body(heads, parts.inside(queries))
+    body = with_body(heads, cutting.inside(queries))
     loop = tirx.For(
         stmt.loop_var, stmt.min, stmt.extent, stmt.kind, body, stmt.thread_binding, notes
     )
-    return loop, parts.chosen(symbols)
+    return loop, cutting.parts(symbols)
 
 
-class _Parts:
+class _Cutting:
     """Of tasks of ``rows`` queries in ``strips`` strips."""
 
     def __init__(self, rows: int, strips: int) -> None:
@@ -52,9 +78,8 @@ class _Parts:
             tirx.Var(name, "int32") for name in ("parts", "strips_of_part")
         )
 
-    def chosen(self, symbols: Mapping[str, Any]) -> list[Any]:
-        """Statements that set how many parts a task has: those with which the busiest thread does least, the
-        fewest of them."""
+    def parts(self, symbols: Mapping[str, Any]) -> Parts:
+        """Those with which the busiest thread does least, the fewest of them."""
         queries = symbols["query_length"]
         strips = tirx.min(ceil_div(queries, self._rows), self._most)
         heads = symbols["batch"] * symbols["query_heads"]
@@ -69,17 +94,7 @@ class _Parts:
             count = tirx.Select(work(parts) < least, tirx.const(parts, "int32"), count)
             least = tirx.min(work(parts), least)
             parts *= 2
-        # By way of memory, so that TVM's simplifier does not substitute them everywhere.
-        held = tirx.decl_buffer((2,), "int32", name="parts", scope="local", layout=None)
-        stmts: list[Any] = [tirx.AllocBuffer(held)]
-        for n, (variable, value) in enumerate(
-            [(self._count, count), (self._strips, ceil_div(strips, self._count))]
-        ):
-            stmts += [
-                tirx.BufferStore(held, value, [n]),
-                tirx.Bind(variable, tirx.BufferLoad(held, [n])),
-            ]
-        return stmts
+        return Parts(self._count, self._strips, count, ceil_div(strips, self._count))
 
     def inside(self, queries: Any) -> Any:
         """The loop over tasks with one over parts in it."""
