@@ -16,7 +16,7 @@ from tvm_attention.modelling.code import code_of
 from tvm_attention.modelling.cores import core_of
 from tvm_attention.modelling.group import Member
 from tvm_attention.modelling.records import chosen, modelled_target
-from tvm_attention.modelling.search import LEFT_OUT, ModelledSearch
+from tvm_attention.modelling.search import MATRIX, ModelledSearch
 from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.tuning.journal import Trial
 from tvm_attention.workload import AttentionWorkload
@@ -50,7 +50,7 @@ class Case:
         rng, found = random.Random(self._seed), dict[Candidate, Trial]()
         while len(found) < count:
             candidate = self.space.sample(rng)
-            if candidate is not None and candidate.variant not in LEFT_OUT:
+            if candidate is not None and candidate.variant != MATRIX:
                 found.setdefault(candidate, self.trial(candidate))
         return [("drawn", trial) for trial in found.values()]
 
@@ -60,7 +60,8 @@ class Case:
         while len(done) < count and (candidate := search.propose(done)) is not None:
             done.append(self.trial(candidate))
         best = min((t for t in done if t.seconds), key=lambda t: t.seconds or 0.0)
-        kept = chosen(done, self.default)[0]
+        # Where the default schedule is not modelled there is no record, and it serves.
+        kept = next(iter(chosen(done, self.default)), self.trial(self.default))
         logs = [
             replace(log, records=tuple(r for r in log.records if r.measured and r.target == TARGET))
             for log in shipped_logs()

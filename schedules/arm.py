@@ -1,10 +1,13 @@
 """The ARM schedules: NEON's 128-bit vectors, 32 registers, FMLA by element; defaults to start from.
 
-float16 and bfloat16 are converted to float32 as keys and values are copied, once a call, and products
-are those of float32: FMLA on float16 accumulates in float16, and SDOT and SMMLA on int8 keys would need
-int8 queries, neither of which holds the library's accuracy. FMLAL and BFMLALB/T keep it, but give four
-products an instruction, as many as float32's FMLA, whose operands are each loaded once for many
-products. BFMMLA would give sixteen and is not used yet.
+bfloat16 products are those of BFMMLA where a core has it, sixteen an instruction: the variant for matrix
+units (tvm_attention.lowering.bfmmla). Else float16 and bfloat16 are converted to float32 as keys and
+values are copied, once a call, and products are those of float32: FMLA on float16 accumulates in float16,
+which does not hold the library's accuracy. FMLAL and BFMLALB/T do, but give four products an instruction,
+as many as float32's FMLA, whose operands are each loaded once for many products. Decoding multiplies int8
+keys as they are stored by SDOT, sixteen products an instruction, where a core has it: a query is three
+int8 digits, which hold float32's accuracy (tvm_attention.compute.digits); int8 values are converted.
+SMMLA, twice SDOT for pairs of rows, is not used.
 
 SVE (``target.sve_bits``): the same schedules on longer vectors of a fixed length, scalars broadcast by a
 load, since its FMLA takes elements of a quarter of a vector only. At 128 bits, and at V1's 256 on half
@@ -22,6 +25,8 @@ from tvm_attention.schedules.cpu_space import (
     converts,
     decode_rows,
     design_space,
+    integer_serves,
+    matrix_serves,
     running_serves,
     split_kv_serves,
 )
@@ -83,18 +88,28 @@ def machine_parameters(target: HardwareTarget) -> MachineParameters:
     core = MACHINES.get(target.micro_architecture, MACHINES["aarch64"])
     if target.sve_bits:
         core = replace(core, lanes=target.sve_bits // 32, element_operand=False)
+    else:
+        has = target.features
+        core = replace(core, bfmmla="bf16" in has, dot_products="dotprod" in has)
     return replace(core, l1=target.l1d or core.l1, l2=target.l2 or core.l2)
 
 
 def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -> Candidate:
     """What runs where no record fits: the variants that x86 has by default, tiles counted out for NEON.
 
-    Split-KV to decode, otherwise running attention; where that does not serve, row-block up to about a
-    thousand keys and blocks-and-merge beyond.
+    Split-KV to decode, otherwise bfloat16 by BFMMLA or running attention; where that does not serve,
+    row-block up to about a thousand keys and blocks-and-merge beyond.
     """
     rows = decode_rows(workload)
     if rows is not None and split_kv_serves(workload, machine):
-        return _split_kv(workload, rows)
+        return _split_kv(workload, rows, machine)
+    if matrix_serves(workload, machine) and _fills_tiles(workload):
+        return _matrix(workload)
+    return _by_element(workload, machine)
+
+
+def _by_element(workload: AttentionWorkload, machine: MachineParameters) -> Candidate:
+    """The default where products are float32's."""
     tiles = _IN_ORDER if machine.in_order else _OUT_OF_ORDER
     strip, copies = tiles.vectors * machine.lanes, int(converts(workload))
     # Masks are transposed by tiles of four keys.
@@ -123,14 +138,36 @@ def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -
     return Candidate.of("row_block", decisions | {"queries_along_lanes": 1})
 
 
+def _fills_tiles(w: AttentionWorkload) -> bool:
+    """Narrower heads are mostly padding: a step of a product is 32 numbers."""
+    assert w.value_dim is not None
+    return min(w.head_dim, w.value_dim) >= 32
+
+
+def _matrix(w: AttentionWorkload) -> Candidate:
+    """Keys and values are packed once for all strips of a task, which the longer have more of."""
+    strips = 1 if w.few_queries else {"short": 2, "medium": 4}.get(w.length_class, 8)
+    return Candidate.of(
+        "matrix",
+        {
+            "query_block": 64,
+            "query_strips": strips,
+            "key_block": 192,
+            "value_rows": 16,
+            "overlapped": 0,
+        },
+    )
+
+
 def _key_block(w: AttentionWorkload, machine: MachineParameters, rows: int) -> int:
     """Keys whose float32 rows take half of L1, whole score tiles: all strips of a task read them."""
     whole = [n for n in _KEY_BLOCKS if n % rows == 0]
     return next((n for n in whole if 2 * n * w.head_dim * 4 <= machine.l1), whole[-1])
 
 
-def _split_kv(w: AttentionWorkload, rows: int) -> Candidate:
-    """Accumulators of a value tile: at most 16, the rest of the registers for what is loaded."""
+def _split_kv(w: AttentionWorkload, rows: int, machine: MachineParameters) -> Candidate:
+    """Accumulators of a value tile: at most 16, the rest of the registers for what is loaded. Integer scores
+    have three sums for each row and key: of several rows they save little or nothing, by the models."""
     assert w.value_dim is not None
     value_rows = min(rows, 4)
     fitting = (v for v in (8, 4, 2, 1) if w.value_dim % (4 * v) == 0 and value_rows * v <= 16)
@@ -142,10 +179,12 @@ def _split_kv(w: AttentionWorkload, rows: int) -> Candidate:
             "value_vectors": next(fitting),
             "streams": 4,
             "prefetch": 0,
+            **({"integer_products": int(rows == 1)} if integer_serves(w, machine) else {}),
         },
     )
 
 
 def starting_points(workload: AttentionWorkload, machine: MachineParameters) -> list[Candidate]:
-    """What a search begins with: the default schedule."""
-    return [default_candidate(workload, machine)]
+    """What a search begins with: the default schedule, then that without BFMMLA."""
+    points = [default_candidate(workload, machine)]
+    return points if points[0].variant != "matrix" else [*points, _by_element(workload, machine)]

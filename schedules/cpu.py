@@ -96,8 +96,8 @@ def _build_running(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Ca
 
 
 def _build_matrix(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:
-    if not m.matrix_unit:  # LLVM would end the process
-        raise ValueError("the variant matrix needs a processor with a matrix unit")
+    if not m.multiplies_tiles(w.dtype):  # LLVM would end the process
+        raise ValueError("the variant matrix needs a processor with a matrix unit, or BFMMLA")
     tiles = MatrixTiles(c["query_block"], c["query_strips"], c["key_block"], c["value_rows"])
     return schedule_matrix(matrix(p, tiles), c, _widths(p, m), mask_alone(p))
 
@@ -111,6 +111,7 @@ def _build_split_kv(p: Problem, w: AttentionWorkload, m: MachineParameters, c: C
         dividing_lanes(p.head_dim, m.lanes),
         dividing_lanes(p.value_dim, m.lanes),
         c["streams"],
+        bool(dict(c.decisions).get("integer_products")),
     )
     return schedule_split_kv(split_kv(p, tiles), c, tiles)
 

@@ -11,7 +11,7 @@ from tvm_attention.compute import SplitKVTiles
 from tvm_attention.schedules.candidate import Candidate
 from tvm_attention.schedules.register_tile import annotate, vectorise_last
 from tvm_attention.schedules.repair import REPAIR, schedule_repair
-from tvm_attention.schedules.stages import place
+from tvm_attention.schedules.stages import place, present
 
 # Loops over the key vectors of a split: those that read keys become one, and so do those that read values.
 _KEYS = {"split_vectors": 1, "together": 1}
@@ -88,11 +88,23 @@ def _scores(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any, tree: l
     row, jo, ji = sch.get_loops(get("S"))[-3:]
     sch.reorder(jo, row, ji)
     annotate(sch, jo, {**_KEYS, **_ahead(c)})
-    for name in [*tree, "DOT"]:
+    for name in [*tree, *present(sch, ("DF",)), "DOT"]:
         sch.compute_at(get(name), jo, preserve_unit_loops=True)
+    if tiles.integer:
+        _digits(sch, c, tiles, task)
+    else:
+        _products(sch, c)
     sch.compute_at(get("QS"), task, preserve_unit_loops=True)
     vectorise_last(sch, get("QS"), tiles.score_lanes)
-    block = get("DOT")
+    for name in [*tree, *present(sch, ("DF",))]:
+        *_, row, lane = sch.get_loops(get(name))
+        sch.unroll(row)
+        sch.vectorize(lane)
+
+
+def _products(sch: Schedule, c: Candidate) -> None:
+    """Lanes of float32 sums."""
+    block = sch.get_sblock("DOT")
     key, row, lane, k = sch.get_loops(block)[-4:]
     key_tile, key_in = sch.split(key, [None, c["score_keys"]])
     sch.reorder(key_tile, k, key_in, row, lane)
@@ -104,10 +116,32 @@ def _scores(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any, tree: l
     sch.vectorize(copy_lane)
     sch.vectorize(lane)
     sch.decompose_reduction(block, k)
-    for name in tree:
-        *_, row, lane = sch.get_loops(get(name))
-        sch.unroll(row)
-        sch.vectorize(lane)
+
+
+def _digits(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) -> None:
+    """Lanes of int32 sums, each of four numbers (tvm_attention.lowering.dots), and the queries' digits."""
+    block = sch.get_sblock("DOT")
+    key, row, digit, lane, k, number = sch.get_loops(block)[-6:]
+    key_tile, key_in = sch.split(key, [None, c["score_keys"]])
+    sch.reorder(key_tile, k, key_in, row, digit, lane, number)
+    accumulator = sch.cache_write(block, 0, "local")
+    sch.reverse_compute_at(accumulator, key_tile, preserve_unit_loops=True)
+    *copy, copy_lane = sch.get_loops(accumulator)[-4:]
+    for loop in (*copy, key_in, row, digit):
+        sch.unroll(loop)
+    sch.vectorize(copy_lane)
+    vectorise_last(sch, sch.decompose_reduction(block, k), tiles.score_lanes)
+    annotate(sch, lane, {"dot": 1})
+    annotate(sch, k, {"dot_steps": 1})
+    place(sch, ("QD", "QI", "QF", "QM", "QL"), task)
+    largest = sch.get_sblock("QL")
+    lane, over = sch.get_loops(largest)[-2:]
+    sch.reorder(over, lane)
+    sch.vectorize(lane)
+    sch.decompose_reduction(largest, over)
+    digit, _ = sch.get_loops(sch.get_sblock("QD"))[-2:]
+    sch.unroll(digit)
+    vectorise_last(sch, sch.get_sblock("QD"), tiles.score_lanes)
 
 
 def _merge(sch: Schedule, tiles: SplitKVTiles) -> None:

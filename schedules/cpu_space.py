@@ -13,6 +13,7 @@ from tvm_attention.workload import AttentionWorkload
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 MAX_QUERY_BLOCK = 128
+DIGITS = 3  # of a query that is multiplied by int8 keys (tvm_attention.compute.digits)
 MAX_MATRIX_ROWS = 1024  # of a task on the matrix unit
 
 
@@ -78,13 +79,15 @@ def _key_block_choices(w: AttentionWorkload, m: MachineParameters) -> Choices:
     }
 
 
-def _matrix_choices() -> Choices:
+def _matrix_choices(m: MachineParameters) -> Choices:
+    # Code for each number of vectors in a strip of 32 rows is too much where a strip has eight.
+    blocks = (32, 64, 96, 128) if m.matrix_unit else (64, 96, 128)
     return {
-        "query_block": (32, 64, 96, 128),
+        "query_block": blocks,
         "query_strips": (1, 2, 4, 8, 16, 32),
         "key_block": (64, 96, 128, 192, 256, 384, 512),
         "value_rows": (16, 32),
-        "overlapped": (0, 1),
+        "overlapped": (0, 1) if m.matrix_unit else (0,),  # a unit beside the vectors
     }
 
 
@@ -95,6 +98,7 @@ def _split_kv_choices(w: AttentionWorkload, m: MachineParameters) -> Choices:
         "value_vectors": (1, 2, 4, 8, 16),
         "streams": tuple(n for n in (1, 2, 4) if n <= m.lanes),
         "prefetch": (0, 1, 2, 4, 8),
+        **({"integer_products": (0, 1)} if integer_serves(w, m) else {}),
     }
 
 
@@ -114,7 +118,8 @@ def _refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -> str | 
         lanes = dividing_lanes(w.value_dim, m.lanes)
         if (w.value_dim // lanes) % c["value_vectors"]:
             return f"value_vectors={c['value_vectors']} does not divide the value vectors"
-        if not _fits(rows, c["score_keys"], m, 1):
+        sums = DIGITS * rows if dict(c.decisions).get("integer_products") else rows
+        if not _fits(sums, c["score_keys"], m, 1):
             return "the score tile does not fit into the registers"
         return None if _fits(c["value_rows"], c["value_vectors"], m, 1) else "value tile too large"
     if c.variant == "matrix":
@@ -193,14 +198,15 @@ def design_space(workload: AttentionWorkload, machine: MachineParameters) -> Des
                 "query_strips": (1, 2, 4, 8),
             }
         if matrix_serves(workload, machine):
-            variants["matrix"] = _matrix_choices()
+            variants["matrix"] = _matrix_choices(machine)
     return DesignSpace(variants, lambda c: _refusal(workload, machine, c))
 
 
 def matrix_serves(workload: AttentionWorkload, machine: MachineParameters) -> bool:
     """Values are transposed as they lie in a tensor."""
     as_they_lie = not workload.paged and workload.kv_dtype is None
-    return machine.matrix_unit and as_they_lie and workload.output != "weights"
+    serves = machine.multiplies_tiles(workload.dtype) and as_they_lie
+    return serves and workload.output != "weights"
 
 
 def running_serves(workload: AttentionWorkload) -> bool:
@@ -211,6 +217,11 @@ def running_serves(workload: AttentionWorkload) -> bool:
     assert w.value_dim is not None
     has_room = w.value_dim > 1 or not w.keeps_maximum
     return w.output != "weights" and has_room and (plain_values or not w.masks)
+
+
+def integer_serves(workload: AttentionWorkload, machine: MachineParameters) -> bool:
+    """Whether decoding may multiply int8 keys as they are stored, sixteen numbers at a time."""
+    return machine.dot_products and workload.kv_dtype == "int8" and workload.head_dim % 16 == 0
 
 
 def split_kv_serves(workload: AttentionWorkload, machine: MachineParameters) -> bool:

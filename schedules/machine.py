@@ -12,7 +12,8 @@ class MachineParameters:
     in_order: whether the core starts instructions in program order, so that a loop must load ahead;
     element_operand: whether an FMA can take its scalar from a lane of a vector register; matrix_unit: whether
     it multiplies tiles of bfloat16 (AMX); exponent_instructions: whether instructions split a number at its
-    floor and scale by powers of two (AVX-512's VREDUCEPS and VSCALEFPS)."""
+    floor and scale by powers of two (AVX-512's VREDUCEPS and VSCALEFPS); bfmmla: whether a vector instruction
+    multiplies small matrices of bfloat16; dot_products: whether one adds products of int8 to int32 sums."""
 
     lanes: int
     registers: int
@@ -23,3 +24,10 @@ class MachineParameters:
     element_operand: bool = False
     matrix_unit: bool = False
     exponent_instructions: bool = False
+    bfmmla: bool = False
+    dot_products: bool = False
+
+    def multiplies_tiles(self, dtype: str) -> bool:
+        """Whether tiles of operands of a dtype are multiplied faster than by FMAs. BFMMLA gives four times
+        the products, of which float16 and float32 would need four and six."""
+        return self.matrix_unit or (self.bfmmla and dtype == "bfloat16")

@@ -24,7 +24,7 @@ class Loop:
     loads: int
 
 
-def hot_loops(path: Path, least_fmla: int = 8) -> list[Loop]:
+def hot_loops(path: Path, least_fmla: int = 8, multiply_add: str = "fmla") -> list[Loop]:
     """Loops without a loop or a branch inside that hold at least so many multiply-adds."""
     text = subprocess.run(
         ["aarch64-linux-gnu-objdump", "-d", "--no-show-raw-insn", str(path)],
@@ -41,7 +41,7 @@ def hot_loops(path: Path, least_fmla: int = 8) -> list[Loop]:
         if any(_BRANCH.match(name) for _, name, _ in body):
             continue
         vector = [name for _, name, operands in body if _VECTOR.search(operands)]
-        fmla = vector.count("fmla")
+        fmla = vector.count(multiply_add)
         if fmla >= least_fmla:
             loops.append(Loop(body[0][0], len(vector), fmla, sum(n in _LOADS for n in vector)))
     return loops

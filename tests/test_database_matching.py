@@ -168,9 +168,6 @@ def test_options_count_after_head_dimensions_and_before_times() -> None:
     exact = record(workload=replace(wanted, mask=None), tuned=1.9e-3)
     near = record(workload=replace(wanted, head_dim=80), tuned=1e-4)
     assert match(wanted, machine(), [log(near, exact)]).record == exact
-    modelled = record(workload=wanted, kind="modelled", tuned=1.9e-3)
-    measured = record(workload=replace(wanted, mask="float32"), tuned=1e-4)
-    assert match(wanted, machine(), [log(measured, modelled)]).record == modelled
 
 
 def test_numbers_are_no_options() -> None:
@@ -206,7 +203,32 @@ def test_measured_before_modelled_before_times() -> None:
     assert find(modelled, measured).record == measured
     assert "modelled by Made-up CPU, not measured" in find(modelled).reasons[0]
     logs = [log(modelled, user=True), log(measured)]
-    assert match(WORKLOAD, machine(), logs).record == measured
+    found = match(WORKLOAD, machine(), logs)
+    assert found.record == measured
+    assert found.reasons[1].endswith("outranked: exact machine, modelled")
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        record(machine("zen4"), tuned=1.9e-3),
+        record(machine("x86-64-v4", model="", micro_architecture="x86_64_v4"), tuned=1.9e-3),
+        record(V3, tuned=1.9e-3),
+        record(machine("zen4"), tuned=1.9e-3, workload=AttentionWorkload(head_dim=80)),
+        record(machine("zen4"), tuned=1.9e-3, workload=replace(WORKLOAD, softcap=True)),
+    ],
+    ids=["near core", "generic", "lower level", "near head dimension", "other options"],
+)
+def test_any_measured_record_outranks_the_modelled_one_of_this_machine(
+    measured: TuningRecord,
+) -> None:
+    modelled = record(kind="modelled", tuned=1e-5)
+    logs = [log(modelled, user=True), log(measured)]
+    found = match(WORKLOAD, machine(), logs)
+    assert found.record == measured
+    # One that may not serve at all does not stand in its way.
+    refused_one = record(machine("zen4", l2=512 << 10), tuned=1e-6)
+    assert match(WORKLOAD, machine(), [log(modelled, refused_one)]).record == modelled
 
 
 def test_user_before_shipped() -> None:

@@ -82,7 +82,12 @@ def build_module(workload: AttentionWorkload, target: HardwareTarget, candidate:
         with signals_left_alone():
             machine = schedules.machine_parameters(target)
             schedule = schedules.build(workload, machine, candidate)
-            lowered = lower(schedule.mod["main"], workload, element_operand=machine.element_operand)
+            lowered = lower(
+                schedule.mod["main"],
+                workload,
+                element_operand=machine.element_operand,
+                bfmmla=machine.bfmmla,
+            )
             functions = {
                 "main": lowered.main,
                 "workspace": lowered.workspace,

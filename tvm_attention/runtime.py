@@ -150,9 +150,9 @@ def select(workload: AttentionWorkload, target: HardwareTarget) -> KernelSource:
         return narrower, schedules.design_space(workload, narrower)
 
     @cache
-    def has_matrix_unit(name: str) -> bool:
+    def multiplies_tiles(name: str) -> bool:
         try:
-            unit: bool = _machine(named_target(name))[1].matrix_unit
+            unit: bool = _machine(named_target(name))[1].multiplies_tiles(workload.dtype)
         except (InvalidValueError, UnsupportedError):  # a name of another version, or made up
             return False
         return unit
@@ -165,7 +165,7 @@ def select(workload: AttentionWorkload, target: HardwareTarget) -> KernelSource:
         built_for, space = level(record.hardware["isa"])
         if built_for.lanes < machine.lanes:  # slower than the default schedule of wider ones
             return f"its vectors have {built_for.lanes} lanes, the default schedule's here {machine.lanes}"
-        if default.variant == "matrix" and not has_matrix_unit(record.target):
+        if default.variant == "matrix" and not multiplies_tiles(record.target):
             return "it was found without a matrix unit, which the default schedule here uses"
         return space.refusal(candidate)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tvm import te, tirx
 
+from tvm_attention.compute.digits import digit_scores
 from tvm_attention.compute.exp2 import power
 from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
 from tvm_attention.compute.repair import Element, repaired
@@ -21,7 +22,8 @@ from tvm_attention.compute.splits import Places, SplitKVTiles
 
 
 def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
-    """Stages QS, DOT, T<n> (halving tree), S, SM, ML, M, P, LL, L, OI, OT, PART, then MM, W, LS, N, OS, O."""
+    """Stages QS, (QL, QM, QF, QI, QD,) DOT, (DF,) T<n> (halving tree), S, SM, ML, M, P, LL, L, OI, OT, PART,
+    then MM, W, LS, N, OS, O."""
     rows, V = tiles.rows, tiles.lanes
     vectors = ceil_div(ceil_div(p["key_length"], V), p["splits"])  # of a split, at most
     outer = (p["batch"], p.kv_heads, p["splits"])
@@ -67,15 +69,21 @@ def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors
         return p.query(b, h * p["group"] + head, i, column) * p["scale_log2"]
 
     QS = te.compute((p["batch"], p.kv_heads, rows, p.head_dim), query_at, name="QS")
-    dd = te.reduce_axis((0, p.head_dim // SV), "dd")
-    tree = te.compute(
-        (*outer, vectors, V, rows, SV),
-        lambda b, h, sp, jo, ji, r, x: te.sum(
-            p.key(b, h, places.key(b, sp, jo, ji), dd * SV + x) * QS[b, h, r, dd * SV + x],
-            axis=dd,
-        ),
-        name="DOT",
-    )
+
+    def key(b: Any, h: Any, sp: Any, jo: Any, ji: Any, d: Any) -> Any:
+        return p.key(b, h, places.key(b, sp, jo, ji), d, raw=tiles.integer)
+
+    if tiles.integer:
+        tree = digit_scores(p, QS, (*outer, vectors, V), key)
+    else:
+        dd = te.reduce_axis((0, p.head_dim // SV), "dd")
+        tree = te.compute(
+            (*outer, vectors, V, rows, SV),
+            lambda b, h, sp, jo, ji, r, x: te.sum(
+                key(b, h, sp, jo, ji, dd * SV + x) * QS[b, h, r, dd * SV + x], axis=dd
+            ),
+            name="DOT",
+        )
     # The partial sums of a vector are added by halves: a scalar sum of its lanes is a chain of adds.
     width = SV
     while width > 2:

@@ -14,13 +14,15 @@ from tvm_attention.compute.problem import Problem, ceil_div
 class SplitKVTiles:
     """rows: query rows folded onto a key-value head (at least group x query length); lanes: keys of a
     score vector; score_lanes and value_lanes: lanes that divide the head and value dimension; streams:
-    places of a split that are read at the same time."""
+    places of a split that are read at the same time; integer: whether int8 keys are multiplied as they are
+    stored."""
 
     rows: int
     lanes: int
     score_lanes: int
     value_lanes: int
     streams: int
+    integer: bool = False
 
 
 class Places:

@@ -59,9 +59,9 @@ def match(
     expression: digest of the expression as it is now; records of another one are refused.
     threads: threads the kernel will use, the target's cores by default; a preference only.
 
-    The order is: rung, nearest instruction set, the very head dimensions before near ones, the same
-    options before others, measured before modelled, user before shipped, near lengths before far ones,
-    the same thread count, the least ratio of tuned to default seconds.
+    The order is: measured before modelled, rung, nearest instruction set, the very head dimensions before
+    near ones, the same options before others, user before shipped, near lengths before far ones, the same
+    thread count, the least ratio of tuned to default seconds.
     """
     candidates: list[_Candidate] = []
     refusals: list[str] = []
@@ -95,7 +95,8 @@ def _decide(
     notes = "".join(f"; {note}" for note in _notes(taken.record, workload, target))
     lines = [f"{taken.log.name}: {taken.record}: taken: {taken.rung}{notes}"]
     for other in others:
-        lines.append(f"{other.log.name}: {other.record}: outranked: {other.rung}")
+        kind = "" if other.record.measured else ", modelled"
+        lines.append(f"{other.log.name}: {other.record}: outranked: {other.rung}{kind}")
     return Match(taken.record, taken.rung, (*lines, *refusals))
 
 
@@ -110,11 +111,11 @@ def _place(
     rung = rung_of(record, target) or DEFAULT_SCHEDULE
     tuned, isa = record.workload, record.hardware["isa"]
     rank = (
+        not record.measured,
         RUNGS.index(rung),
         0 if isa == target.isa else 1 + levels_below(target).index(isa),
         dim_ratio(tuned, workload),
         feature_distance(tuned, workload),
-        not record.measured,
         not log.user,
         length_distance(tuned, workload),
         record.threads != threads,

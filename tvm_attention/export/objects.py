@@ -28,6 +28,7 @@ def write_object(kernel: ExportedKernel, path: Path) -> None:
             schedule.mod["main"],
             kernel.workload,
             element_operand=machine.element_operand,
+            bfmmla=machine.bfmmla,
             all_in_workspace=True,
         )
         parts = {"run": lowered.main, "workspace": lowered.workspace}

@@ -14,9 +14,11 @@ from tvm.s_tir import transform
 
 from tvm_attention.arguments import SCALARS
 from tvm_attention.compute import Bounds
+from tvm_attention.lowering.bfmmla import Bfmmla
 from tvm_attention.lowering.carrying import carry
 from tvm_attention.lowering.convention import Outputs, pointer_function
 from tvm_attention.lowering.distribution import distribute
+from tvm_attention.lowering.dots import Dots
 from tvm_attention.lowering.elements import by_element
 from tvm_attention.lowering.fusing import fuse
 from tvm_attention.lowering.in_place import in_place
@@ -54,6 +56,7 @@ def lower(
     workload: AttentionWorkload,
     *,
     element_operand: bool = False,
+    bfmmla: bool = False,
     all_in_workspace: bool = False,
 ) -> LoweredKernel:
     """Lower a scheduled kernel to a function of pointers and scalars.
@@ -61,7 +64,8 @@ def lower(
     Parameters are the int64 addresses of query, key, value, out and a 64-byte aligned workspace, then
     :data:`SCALARS`, then the (batch, head, row) strides in elements of query, key, value and out as
     int64, then what the workload's features add (:func:`tvm_attention.arguments.extras`).
-    ``element_operand``: the machine's FMA takes scalars from lanes of vectors.
+    ``element_operand``: the machine's FMA takes scalars from lanes of vectors. ``bfmmla``: it has BFMMLA in
+    place of a matrix unit.
     ``all_in_workspace``: the workers' own tensors too, which TVM's runtime would otherwise provide.
     """
     blocks = _lower_blocks(tvm.IRModule({"main": func}))["main"]
@@ -74,12 +78,14 @@ def lower(
     if workload.mask is not None:
         strides["mask"], dtypes["mask"] = symbols["mask_row_stride"], f"mask_{workload.mask}"
     transposition, pair_tiles = Transposition(strides, dtypes), PairTiles(strides)
-    matrix_unit = MatrixUnit()
+    matrix_unit = Bfmmla() if bfmmla else MatrixUnit()
     narrowing = Narrowing(symbols, bounds, workload.ragged, transposition, pair_tiles, matrix_unit)
     whole, parts = cut(in_place(carry(fuse(outputs.redirect(blocks.body)))), symbols)
     body = narrowing.rewrite(whole, Scope())
     if element_operand:
         body = by_element(body)
+    dots = Dots()
+    body = dots.rewrite(body)
     body = distribute(tiles_on_stack(with_prefetches(body)), symbols, workload)
     shared: list[Any] = []
     rest = statements(take_allocations(body, shared))
@@ -91,7 +97,8 @@ def lower(
     if parts is not None:
         prologue += [tiles_on_stack(s) for s in parts.bound()]
     stmts = [*prologue, *rest]
-    linked = matrix_unit.linked(pair_tiles.linked(transposition.linked(sequence(stmts))))
+    tiles = pair_tiles.linked(transposition.linked(dots.linked(sequence(stmts))))
+    linked = matrix_unit.linked(tiles)
     main = pointer_function(blocks, linked, workspace, symbols, workload, outputs)
     # Bodies for different numbers of vectors share their loop variables until here.
     main = tirx.transform.ConvertSSA()(tvm.IRModule({"main": main}))["main"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from tvm_attention._tvm import import_tvm, signals_left_alone
 from tvm_attention.errors import KernelBuildError, TuningError
@@ -99,6 +100,20 @@ def _loops(text: str, kind: str, name: str, ir: list[IrLoop]) -> list[CodeLoop]:
     return found
 
 
+def _shape(loop: IrLoop | Loop) -> tuple[Any, ...]:
+    return tuple(_shape(inner) for inner in loop.inner)
+
+
+def _alike(ir: list[IrLoop], loops: list[Loop]) -> list[Loop]:
+    """The loops in the order of the IR's: of branches that exclude each other, either may come first."""
+    left, found = list(loops), []
+    for known in ir:
+        same = next((loop for loop in left if _shape(loop) == _shape(known)), left[0])
+        left.remove(same)
+        found.append(same)
+    return found
+
+
 def _walk(
     ir: list[IrLoop],
     loops: list[Loop],
@@ -107,10 +122,11 @@ def _walk(
     entries: float,
     found: list[CodeLoop],
 ) -> None:
-    """Adds loops of the machine code with the counts of the IR's, which they match in shape and order."""
+    """Adds loops of the machine code with the counts of the IR's, which they match in shape and, but for
+    branches, in order."""
     if len(ir) != len(loops):
         raise TuningError(f"{len(ir)} loops in the IR, {len(loops)} in the machine code")
-    for known, loop in zip(ir, loops, strict=True):
+    for known, loop in zip(ir, _alike(ir, loops), strict=True):
         if known.turns is None and not found:
             turns = 1.0  # the loop over workers, of whom one is modelled
         elif known.turns is None:

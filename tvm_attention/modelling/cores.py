@@ -5,7 +5,7 @@ believed. LLVM 19's own models are wrong for some: it takes the Cortex-A76 and A
 one 128-bit FMLA a cycle instead of two; has none of the Cortex-A53's results forwarded; gives the
 Cortex-A55 two 128-bit FMLA a cycle instead of one and six cycles to a pair of loads; and takes Apple's
 M1 for a Cyclone, with three vector pipelines instead of four. For Sapphire Rapids it has one 512-bit FMA
-a cycle instead of two, which Skylake's model has.
+a cycle instead of two, which Skylake's model has. The documents are named beside the rates, there.
 """
 
 from __future__ import annotations
@@ -92,14 +92,14 @@ _ALL = (
     Core("sapphirerapids", "skylake-avx512", "x86-64-v4", 2.8, 512, 1.0, 0.7, 4.0, 6.4),
     Core("x86_64_v4", "skylake-avx512", "x86-64-v4", 2.8, 512, 1.0, 0.7, 4.0, 6.4),
     Core("cortex_a53", _A53, "cortex-a53", 1.4, 0, 0.0, 6.0, 16.0, 90.0),
-    Core("cortex_a55", _A55, "cortex-a53", 1.8, 0, 0.0, 4.0, 12.0, 80.0),
+    Core("cortex_a55", _A55, "cortex-a55", 1.8, 0, 0.0, 4.0, 12.0, 80.0),
     Core("cortex_a72", "cortex-a72", "cortex-a72", 1.5, 128, 1.0, 2.0, 8.0, 96.0),
-    Core("cortex_a76", "neoverse-n1", "cortex-a72", 2.4, 128, 1.0, 1.0, 6.0, 40.0),
-    Core("cortex_a78", "neoverse-n1", "cortex-a72", 2.4, 160, 1.0, 1.0, 6.0, 40.0),
-    Core("neoverse_n1", "neoverse-n1", "cortex-a72", 2.6, 128, 1.0, 1.0, 4.0, 24.0),
-    Core("neoverse_v1", "neoverse-v1", "cortex-a72", 2.6, 256, 1.0, 0.75, 3.0, 18.0),
-    Core("neoverse_n2", "neoverse-n2", "cortex-a72", 2.8, 160, 1.0, 0.75, 4.0, 20.0),
-    Core("m1", _M1, "cortex-a72", 3.2, 600, 1.0, 0.5, 2.0, 12.0),
+    Core("cortex_a76", "neoverse-n1", "cortex-a76", 2.4, 128, 1.0, 1.0, 6.0, 40.0),
+    Core("cortex_a78", "neoverse-n1", "cortex-a76", 2.4, 160, 1.0, 1.0, 6.0, 40.0),
+    Core("neoverse_n1", "neoverse-n1", "cortex-a76", 2.6, 128, 1.0, 1.0, 4.0, 24.0),
+    Core("neoverse_v1", "neoverse-v1", "neoverse-v1", 2.6, 256, 1.0, 0.75, 3.0, 18.0),
+    Core("neoverse_n2", "neoverse-n2", "neoverse-v1", 2.8, 160, 1.0, 0.75, 4.0, 20.0),
+    Core("m1", _M1, "cortex-a76", 3.2, 600, 1.0, 0.5, 2.0, 12.0),
 )
 CORES: Mapping[str, Core] = {core.name: core for core in _ALL}
 

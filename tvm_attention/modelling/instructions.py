@@ -11,6 +11,9 @@ _ARM_BRANCH = re.compile(r"(b|b\.\w+|cbn?z|tbn?z)\b")
 _LABEL = re.compile(r"\.L\w+")
 _X86_STORE = re.compile(r"v?(mov|extract|pextr)")
 # Markers and directives cost nothing; calls (memset, of a few lines) are left out of a loop's own cycles.
+# Vectors of multiply-adds that an instruction stands for: of 2 x 4 by 4 x 2 numbers; of sixteen, by one of a
+# query's three digits (tvm_attention.compute.digits).
+_OF_A_MATRIX, _OF_A_DOT = 4, 4 / 3
 _CALLS = {"x86": ("call", "ret"), "arm": ("bl ", "blr ", "ret")}
 
 
@@ -20,19 +23,21 @@ class Counts:
     from the stack."""
 
     instructions: int
-    fma: int
+    fma: float
     vector: int
     spills: int
 
 
 def counts(instructions: Sequence[str], kind: str) -> Counts:
     """Counts of some instructions."""
-    reloads = stores = fma = vector = 0
+    reloads = stores = vector = 0
+    fma = 0.0
     for text in instructions:
         name = text.split()[0]
         is_vector = bool(re.search(r"\b[vq]\d+\b", text) if kind == "arm" else "mm" in text)
         vector += is_vector
         fma += name.startswith(("fmla", "fmls", "vfmadd", "vfnmadd", "bfmlal", "fmlal"))
+        fma += _OF_A_MATRIX * name.startswith("bfmmla") + _OF_A_DOT * name.startswith("sdot")
         if is_vector and _STACK[kind].search(text):
             if _stores(text, name, kind):
                 stores += 2 if name == "stp" else 1

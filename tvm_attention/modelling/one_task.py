@@ -57,7 +57,12 @@ def task_kernel(
     schedules = schedules_for(target)
     machine = schedules.machine_parameters(target)
     schedule = schedules.build(workload, machine, candidate)
-    lowered = lower(schedule.mod["main"], workload, element_operand=machine.element_operand)
+    lowered = lower(
+        schedule.mod["main"],
+        workload,
+        element_operand=machine.element_operand,
+        bfmmla=machine.bfmmla,
+    )
     values = scalars(workload, threads)
     known = {
         p: tirx.const(values[p.name], "int32") for p in lowered.main.params if p.name in values

@@ -15,7 +15,9 @@ from tvm_attention.tuning.journal import Trial
 PARENTS = 3
 DRAWN = 12  # candidates looked at for each that is compiled
 STRANGERS = 0.2  # of the candidates are drawn from the whole space
-LEFT_OUT = frozenset({"matrix"})  # variants on a matrix unit, which no model of ours knows
+MATRIX = (
+    "matrix"  # of which no model of ours knows the unit; BFMMLA is one of the vector instructions
+)
 
 
 class ModelledSearch:
@@ -24,7 +26,7 @@ class ModelledSearch:
     def __init__(
         self, space: DesignSpace, machine: MachineParameters, seeds: Sequence[Candidate], seed: int
     ) -> None:
-        variants = {v: c for v, c in space.variants.items() if v not in LEFT_OUT}
+        variants = {v: c for v, c in space.variants.items() if v != MATRIX or machine.bfmmla}
         self._space = DesignSpace(variants, space.rule)
         self._machine = machine
         self._random = random.Random(seed)

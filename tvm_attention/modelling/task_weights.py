@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from tvm_attention.schedules import Candidate
 from tvm_attention.workload import UNBOUNDED, AttentionWorkload
 
+MATRIX_COLUMNS = 32  # of a tile, computed whole (schedules/cpu_matrix.py)
+
 
 @dataclass(frozen=True)
 class QueryBlocks:
@@ -71,7 +73,8 @@ def query_blocks(w: AttentionWorkload, c: Candidate, lanes: int) -> QueryBlocks 
     decisions = dict(c.decisions)
     rows = decisions["query_block"] * decisions.get("query_strips", 1)
     narrow = c.variant == "running" or not decisions.get("queries_along_lanes", 1)
-    unit = lanes if narrow else lanes * decisions["score_vectors"]
+    vectors = 1 if narrow else decisions.get("score_vectors", MATRIX_COLUMNS // lanes)
+    unit = lanes * vectors
     return QueryBlocks(w, rows, min(unit, rows))
 
 

@@ -45,8 +45,7 @@ def tune_modelled(
         threads of the kernels. again: model afresh what is recorded or half done.
 
     Trials are journalled: the same call goes on where one was interrupted. A record says by what it was
-    modelled, keeps the next best candidates, and serves only where nothing was measured for the same
-    case.
+    modelled, keeps the next best candidates, and serves only where no measured record may.
 
     Raises TuningError without llvm-mca and opt of LLVM 19, for a target without a model, and for a model that
     fails the check against its vendor's guide; InvalidValueError for bad arguments.
