@@ -133,8 +133,8 @@ class _Matrix:
 
         def pieces(b: Any, h: Any, qb: Any, s: Any, kb: Any, j2: Any, n: Any, i: Any) -> Any:
             both = [P[b, h, qb, s, kb, 2 * j2 + t, i] for t in (0, 1)]
-            parts = [rounded(x) if count == 1 else piece(x, n, count) for x in both]
-            return pair(*parts, merged=p.exponent == "instructions")
+            first, second = (rounded(x) if count == 1 else piece(x, n, count) for x in both)
+            return pair(first, second, merged=p.exponent == "instructions")
 
         PB = te.compute((*at.outer, at.count, at.keys // 2, count, at.block), pieces, name="PB")
 

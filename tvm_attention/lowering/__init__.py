@@ -58,6 +58,7 @@ def lower(
     element_operand: bool = False,
     bfmmla: bool = False,
     all_in_workspace: bool = False,
+    first_apart: bool = True,
 ) -> LoweredKernel:
     """Lower a scheduled kernel to a function of pointers and scalars.
 
@@ -67,6 +68,7 @@ def lower(
     ``element_operand``: the machine's FMA takes scalars from lanes of vectors. ``bfmmla``: it has BFMMLA in
     place of a matrix unit.
     ``all_in_workspace``: the workers' own tensors too, which TVM's runtime would otherwise provide.
+    ``first_apart``: the first block of keys is summed in code of its own (tvm_attention.lowering.carrying).
     """
     blocks = _lower_blocks(tvm.IRModule({"main": func}))["main"]
     symbols = {p.name: p for p in blocks.params}
@@ -80,7 +82,8 @@ def lower(
     transposition, pair_tiles = Transposition(strides, dtypes), PairTiles(strides)
     matrix_unit = Bfmmla() if bfmmla else MatrixUnit()
     narrowing = Narrowing(symbols, bounds, workload.ragged, transposition, pair_tiles, matrix_unit)
-    whole, parts = cut(in_place(carry(fuse(outputs.redirect(blocks.body)))), symbols)
+    carried = carry(fuse(outputs.redirect(blocks.body)), first_apart)
+    whole, parts = cut(in_place(carried), symbols)
     body = narrowing.rewrite(whole, Scope())
     if element_operand:
         body = by_element(body)

@@ -16,23 +16,30 @@ from tvm import tirx
 from tvm_attention.lowering.statements import sequence, statements, with_body
 
 FIRST_BLOCK = "first_block"  # a condition that narrowing knows
+CLEARED = "unless_key_blocks"  # annotation of the loop that clears sums
 
 
-def carry(stmt: Any) -> Any:
-    """The statement with state kept outside the loop over key blocks (annotated ``key_block``)."""
+def carry(stmt: Any, first_apart: bool = True) -> Any:
+    """The statement with state kept outside the loop over key blocks (annotated ``key_block``). Without
+    ``first_apart`` sums are cleared first, and every block is alike."""
     if isinstance(stmt, tirx.SeqStmt):
-        return tirx.SeqStmt([x for s in stmt.seq for x in statements(carry(s))])
+        return tirx.SeqStmt([x for s in stmt.seq for x in statements(carry(s, first_apart))])
     if not isinstance(stmt, tirx.For):
         return stmt
     if "key_block" not in stmt.annotations:
-        return with_body(stmt, carry(stmt.body))
-    carrying = _Carrying()
+        loop = with_body(stmt, carry(stmt.body, first_apart))
+        if first_apart or CLEARED not in stmt.annotations:
+            return loop
+        notes = {k: v for k, v in loop.annotations.items() if k != CLEARED}
+        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, None, notes)
+    carrying = _Carrying(first_apart)
     loop = with_body(stmt, carrying.rewrite(stmt.body))
     return loop if carrying.state is None else tirx.SeqStmt([*carrying.start(), loop])
 
 
 class _Carrying:
-    def __init__(self) -> None:
+    def __init__(self, first_apart: bool) -> None:
+        self._first_apart = first_apart
         self.state: Any = None
         self._first: Any = None
 
@@ -52,6 +59,8 @@ class _Carrying:
             if "query_strip" in stmt.annotations:
                 self.strip, self.strips = stmt.loop_var, stmt.extent
             if _is_sum(stmt):
+                if not self._first_apart:
+                    return _summed(stmt, True)
                 first = tirx.call_extern("bool", FIRST_BLOCK)
                 return tirx.IfThenElse(first, _summed(stmt, False), _summed(stmt, True))
             return with_body(stmt, self.rewrite(stmt.body))

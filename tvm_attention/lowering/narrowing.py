@@ -44,7 +44,7 @@ from tvm import tirx
 from tvm_attention.compute import Bounds
 from tvm_attention.compute.operand import is_nan
 from tvm_attention.compute.problem import ceil_div
-from tvm_attention.lowering.carrying import FIRST_BLOCK, callee
+from tvm_attention.lowering.carrying import CLEARED, FIRST_BLOCK, callee
 from tvm_attention.lowering.matrix_unit import MatrixUnit
 from tvm_attention.lowering.overlapping import overlapped, split
 from tvm_attention.lowering.pair_tiles import PairTiles
@@ -95,7 +95,7 @@ class Narrowing:
             scope = replace(scope, batch=stmt.loop_var)
         guarded = notes.pop("if_nan", None) is not None
         spoilt = notes.pop("if_above_zero", None) is not None
-        unless = notes.pop("unless_key_blocks", None)
+        unless = notes.pop(CLEARED, None)
         span, scope = self._narrow(stmt, notes, scope)
         body = self.rewrite(stmt.body, scope)
         ahead = None
