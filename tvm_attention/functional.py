@@ -8,7 +8,8 @@ from typing import Any
 from tvm_attention.attend import attend, opened
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
 from tvm_attention.operands import check_flag, check_scale
-from tvm_attention.remembered import RememberedCalls
+from tvm_attention.remembered import Options, RememberedCalls
+from tvm_attention.small_arrays import contents
 from tvm_attention.steps import forget_steps
 
 _remembered = RememberedCalls()
@@ -67,10 +68,12 @@ def attention(
     repeatable = (
         layout == "bhsd" and return_lse is False and return_weights is False and out is None
     )
-    if not (alibi_slopes is None and sinks is None and kv_lengths is None):
-        repeatable = False
     repeatable = repeatable and _comparable(causal, window, softcap)
-    signature = ("attention", causal, window, softcap, scale)
+    signature: Options = ("attention", causal, window, softcap, scale)
+    if not (alibi_slopes is None and sinks is None and kv_lengths is None):
+        small = contents(alibi_slopes, sinks, kv_lengths)
+        signature = (*signature, small)
+        repeatable = repeatable and small is not None
     if repeatable:
         result = _remembered.run(query, key, value, signature, mask)
         if result is not None:
@@ -94,10 +97,18 @@ def attention_again(
     window: tuple[int, int] | None,
     softcap: float | None,
     scale: float | None,
+    alibi_slopes: Any,
+    sinks: Any,
+    kv_lengths: Any,
 ) -> Any:
     """The result of a call of :func:`attention` that came before, None for another. Whoever calls has
     made sure that the options are of these very types, as torch does by an operator's schema."""
-    signature = ("attention", causal, window, softcap, scale)
+    signature: Options = ("attention", causal, window, softcap, scale)
+    if not (alibi_slopes is None and sinks is None and kv_lengths is None):
+        small = contents(alibi_slopes, sinks, kv_lengths)
+        if small is None:
+            return None
+        signature = (*signature, small)
     return _remembered.run(query, key, value, signature, mask)
 
 

@@ -47,10 +47,11 @@ def _attention(
     kv_lengths: torch.Tensor | None = None,
 ) -> Any:
     sides = None if window is None else (window[0], window[1])  # torch hands on a list
-    if sinks is None and alibi_slopes is None and kv_lengths is None:
-        result = functional.attention_again(query, key, value, mask, causal, sides, softcap, scale)
-        if result is not None:
-            return result
+    result = functional.attention_again(
+        query, key, value, mask, causal, sides, softcap, scale, alibi_slopes, sinks, kv_lengths
+    )
+    if result is not None:
+        return result
     return functional.attention(
         query, key, value, mask=mask, causal=causal, scale=scale, window=sides, softcap=softcap,
         sinks=sinks, alibi_slopes=alibi_slopes, kv_lengths=kv_lengths,
