@@ -66,6 +66,7 @@ SERVED: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "one batch of keys": ((tensors()[0], *(x[:1] for x in tensors()[1:])), {}),
     "float16": (tensors(dtype=torch.float16), {}),
     "bfloat16": (tensors(dtype=torch.bfloat16), {}),
+    "five axes": (tuple(x[None] for x in tensors()), {}),
     "two axes": (tuple(x[0, 0] for x in tensors()), {}),
     "parameters": (tuple(torch.nn.Parameter(x, requires_grad=False) for x in tensors()), {}),
 }

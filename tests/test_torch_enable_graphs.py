@@ -67,6 +67,14 @@ def test_compiled_calls_that_stay_torchs() -> None:
     assert OPERATOR not in [name for graph in graphs for name in graph]
 
 
+def test_more_than_four_axes_stay_torchs_in_a_graph() -> None:
+    arrays = tuple(x[None] for x in tensors())
+    compiled, graphs = graphs_of(lambda *x: F.scaled_dot_product_attention(*x))
+    with ours.enabled(), pytest.warns(FallbackWarning, match="2 to 4 axes"):
+        torch.testing.assert_close(compiled(*arrays), imported(*arrays))
+    assert OPERATOR not in graphs[0]
+
+
 def test_a_name_imported_before_is_torchs_in_a_compiled_function() -> None:
     graphs_of(lambda *x: imported(*x))[0](*tensors())  # what compilers keep of that is forgotten
     torch._dynamo.reset()

@@ -5,9 +5,11 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any
 
+from tvm_attention.arrays import kind_of
 from tvm_attention.attend import attend, opened
+from tvm_attention.broadcasting import folded, has_many_axes
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
-from tvm_attention.operands import check_flag, check_scale
+from tvm_attention.operands import check_flag, check_scale, opened_inputs
 from tvm_attention.remembered import Options, RememberedCalls
 from tvm_attention.small_arrays import contents
 from tvm_attention.steps import forget_steps
@@ -136,7 +138,8 @@ def scaled_dot_product_attention(
     """softmax(scale * query key^T + attn_mask) value, with the meaning of torch's function of this name.
 
     query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev), or without the leading axes, as for
-    :func:`attention`; leading axes that differ are broadcast. ``attn_mask`` is bool (True = attend) or
+    :func:`attention`; leading axes that differ are broadcast, and of NumPy arrays and torch tensors there
+    may be more than one of batches. ``attn_mask`` is bool (True = attend) or
     floating (added to the scores) and broadcasts to (B, Hq, L, S). ``is_causal`` lets query i see keys
     0..i; with a mask, both apply. ``scale`` defaults to 1 / sqrt(E). ``enable_gqa`` allows Hq to be a
     multiple of Hkv.
@@ -153,6 +156,16 @@ def scaled_dot_product_attention(
         if result is not None:
             return result
     check_options(dropout_p, is_causal, enable_gqa)
+    if getattr(query, "ndim", 0) > 4:
+        kind = kind_of(query)
+        if has_many_axes(kind, query):
+            inputs = opened_inputs(kind, query, key, value)
+            mask = None if attn_mask is None else kind.opened("attn_mask", attn_mask)
+            inputs, mask, leading = folded(kind, inputs, mask, enable_gqa=bool(enable_gqa))
+            result = scaled_dot_product_attention(
+                *inputs, mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+            return result.reshape((*leading, *result.shape[1:]))
     call = opened(
         query, key, value, enable_gqa=bool(enable_gqa), broadcasts=True, mask=attn_mask,
         mask_name="attn_mask", causal="top_left" if is_causal else None, scale=scale,

@@ -105,7 +105,7 @@ def _check_meta(*tensors: torch.Tensor | None) -> None:
             f"dtype: expected {' or '.join(DTYPES)} of query, key and value alike, got "
             f"{', '.join(sorted(dtypes))}; convert the inputs"
         )
-    if any(x.ndim < 2 for x in given[:3]):
+    if any(not 2 <= x.ndim <= 4 for x in given[:3]):  # of more, the result's strides are not told
         raise InvalidValueError(
             f"query, key and value: expected 2 to 4 axes (batch, heads, rows, dim), got shapes "
             f"{', '.join(str(tuple(x.shape)) for x in given[:3])}"
