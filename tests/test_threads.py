@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fresh_process import GUARD
 from parallel_kernels import counting_kernel, launch
 
 from tvm_attention import environment
@@ -18,8 +19,6 @@ from tvm_attention.errors import InvalidValueError, KernelBuildError
 from tvm_attention.threads import Launcher, launcher, launching
 from tvm_attention.threads.native import launch_source
 from tvm_attention.threads.openmp import find_openmp, libgomp_paths
-
-GUARD = 300.0  # seconds: turns a hang into a failure
 
 
 @pytest.fixture(params=["own pool", "openmp"])
