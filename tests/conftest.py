@@ -45,6 +45,15 @@ def pytest_unconfigure() -> None:
 
 # Files whose tests compute with the same kernels: what one of them loaded serves the others.
 _OF_ONE_WORKER = ("test_hidden_keys.py", "test_variant_options.py")
+# What takes a minute or more is begun first, so that no worker is left alone with it at the end.
+_LONG = (
+    "test_shipped_arm_kernels.py", *_OF_ONE_WORKER, "test_compute.py", "test_transformers.py",
+    "test_attention.py", "test_onnx_attention.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in _LONG)
 
 
 class _ByFile(LoadFileScheduling):  # type: ignore[misc]
