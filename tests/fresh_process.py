@@ -36,11 +36,13 @@ run()
 
 
 def run_script(*parts: str, **variables: str) -> str:
-    """Runs Python code in a fresh process without torch imported; gives what it printed."""
+    """Runs Python code in a fresh process without torch imported, whose threads wait as a user's do; gives
+    what it printed."""
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    environment = {n: x for n, x in os.environ.items() if n != "OMP_WAIT_POLICY"}
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(parts)],
-        env={**os.environ, "PYTHONPATH": path, **variables},
+        env=environment | {"PYTHONPATH": path, **variables},
         capture_output=True,
         text=True,
         timeout=GUARD,
