@@ -7,27 +7,24 @@ it, and a whole generate(). Results are compared before anything is timed.
 from __future__ import annotations
 
 import argparse
-import copy
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
-from rich.table import Table
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 import tvm_attention.torch
-from bench import machine, results
+from bench.cases import perform
 from bench.command import PROGRAM
-from bench.model_calls import OURS, SDPA, side_by_side
+from bench.model_calls import SDPA, both, side_by_side, table
 from tvm_attention.commands.arguments import OneLineParser, positive, whole_number
 from tvm_attention.commands.bar import stepped
-from tvm_attention.commands.ending import BAD_ARGUMENTS, FAILED, OK, ended
-from tvm_attention.commands.output import console
-from tvm_attention.errors import InvalidValueError
+from tvm_attention.commands.ending import BAD_ARGUMENTS
 
 HEAD_DIM, GROUP, VOCABULARY = 64, 4, 2048
 Models = dict[str, Any]
@@ -40,25 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.hidden % (HEAD_DIM * GROUP):
         print(f"{PROGRAM}: --hidden: expected a multiple of {HEAD_DIM * GROUP}", file=sys.stderr)
         return BAD_ARGUMENTS
-    return ended(lambda: _perform(options), PROGRAM)
-
-
-def _perform(options: argparse.Namespace) -> int:
-    torch.set_num_threads(options.threads)
-    if options.json:
-        results.require_writable(options.json)
-    try:
-        with torch.inference_mode():
-            rows = _measured(options)
-    except InvalidValueError as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
-        return FAILED
-    try:
-        _print(rows)
-    finally:
-        if options.json:
-            _write(options, rows)
-    return OK
+    shape = {name: getattr(options, name) for name in ("layers", "hidden", "tokens")}
+    model = {**shape, "head_dim": HEAD_DIM, "group": GROUP}
+    shown = partial(table, ("phase", "context"), 2)
+    return perform(options, lambda: _measured(options), shown, model=model)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,11 +67,7 @@ def _models(options: argparse.Namespace) -> Models:
         intermediate_size=options.hidden * 11 // 4, bos_token_id=None, eos_token_id=None,
         max_position_embeddings=max(options.contexts) + options.tokens, attn_implementation=SDPA,
     )  # fmt: skip
-    sdpa = LlamaForCausalLM(config).eval()
-    shared = {id(x): x for x in (*sdpa.parameters(), *sdpa.buffers())}
-    ours = copy.deepcopy(sdpa, shared)
-    ours.set_attn_implementation(OURS)
-    return {OURS: ours, SDPA: sdpa}
+    return both(LlamaForCausalLM(config).eval())
 
 
 def _prefill(model: Any, prompt: Any, tokens: int) -> Callable[[], object]:
@@ -119,6 +97,7 @@ def _generate(model: Any, prompt: Any, tokens: int) -> Callable[[], object]:
 PHASES: dict[str, Phase] = {"prefill": _prefill, "step": _step, "generate": _generate}
 
 
+@torch.inference_mode()
 def _measured(options: argparse.Namespace) -> list[dict[str, Any]]:
     models = _models(options)
     rows = []
@@ -134,27 +113,6 @@ def _measured(options: argparse.Namespace) -> list[dict[str, Any]]:
 def _row(phase: str, context: int, calls: dict[str, Any], seconds: float) -> dict[str, Any]:
     found = side_by_side(f"{phase} of {context}", calls, seconds)
     return {"phase": phase, "context": context, **found}
-
-
-def _print(rows: list[dict[str, Any]]) -> None:
-    table = Table("phase", "context", "ours ms", "torch ms", "torch / ours")
-    for row in rows:
-        ratio = row["ratio"]
-        table.add_row(
-            row["phase"], str(row["context"]), f"{row['seconds']['median'] * 1e3:.3g}",
-            f"{row['sdpa']['median'] * 1e3:.3g}",
-            f"{ratio['median']:.2f} ({ratio['q1']:.2f}-{ratio['q3']:.2f})",
-        )  # fmt: skip
-    console().print(table)
-
-
-def _write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    shape = {name: getattr(options, name) for name in ("layers", "hidden", "tokens")}
-    result = {
-        **machine.circumstances(options.threads),
-        "model": {**shape, "head_dim": HEAD_DIM, "group": GROUP}, "cases": rows,
-    }  # fmt: skip
-    results.write(result, options.json)
 
 
 if __name__ == "__main__":

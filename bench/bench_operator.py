@@ -21,12 +21,10 @@ from rich.table import Table
 
 import tvm_attention as ta
 import tvm_attention.torch
-from bench import machine, results
-from bench.command import PROGRAM, THREADS
+from bench.cases import perform
+from bench.command import THREADS
 from tvm_attention.commands.arguments import OneLineParser, positive
 from tvm_attention.commands.bar import stepped
-from tvm_attention.commands.ending import ended
-from tvm_attention.commands.output import console
 from tvm_attention.interleaved import Contender, Quartiles, interleave
 
 SHAPE = (1, 4, 16, 64)
@@ -38,27 +36,14 @@ Case = tuple[str, Call, Call]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and, if asked to, write the results; 2 for a file that cannot be written."""
     options = _parser().parse_args(arguments)
-    return ended(lambda: _perform(options), PROGRAM)
+    return perform(options, lambda: _measured(options), _table, shape=SHAPE)
 
 
-def _perform(options: argparse.Namespace) -> int:
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
-    if options.json:
-        results.require_writable(options.json)
-    with torch.no_grad():
-        rows = [_measure(*case, options.seconds) for case in stepped(_cases(), lambda c: c[0])]
-        with tvm_attention.torch.enabled():
-            rows += [_measure(*case, options.seconds) for case in _routed()]
-    try:
-        _print(rows)
-    finally:
-        if options.json:
-            result = {
-                **machine.circumstances(options.threads), "shape": SHAPE, "cases": rows,
-            }  # fmt: skip
-            results.write(result, options.json)
-    return 0
+@torch.no_grad()
+def _measured(options: argparse.Namespace) -> list[dict[str, Any]]:
+    rows = [_measure(*case, options.seconds) for case in stepped(_cases(), lambda c: c[0])]
+    with tvm_attention.torch.enabled():
+        return rows + [_measure(*case, options.seconds) for case in _routed()]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -125,7 +110,7 @@ def _measure(name: str, call: Call, direct: Call, seconds: float) -> dict[str, A
     }
 
 
-def _print(rows: list[dict[str, Any]]) -> None:
+def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table("case", "operator us", "direct us", "overhead us")
     for row in rows:
         spread = row["overhead"]
@@ -134,7 +119,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
             f"{row['direct']['median'] * 1e6:.2f}",
             f"{spread['median'] * 1e6:.2f} ({spread['q1'] * 1e6:.2f}-{spread['q3'] * 1e6:.2f})",
         )  # fmt: skip
-    console().print(table)
+    return table
 
 
 if __name__ == "__main__":

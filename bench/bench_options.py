@@ -18,12 +18,10 @@ import torch.nn.functional as F
 from rich.table import Table
 
 import tvm_attention as ta
-from bench import machine, results
-from bench.command import PROGRAM, THREADS
+from bench.cases import perform
+from bench.command import THREADS
 from tvm_attention.commands.arguments import OneLineParser, positive
 from tvm_attention.commands.bar import stepped
-from tvm_attention.commands.ending import ended
-from tvm_attention.commands.output import console
 from tvm_attention.interleaved import Contender, interleave
 
 LENGTHS = [512, 100, 37, 300, 256, 1, 129, 411]  # of packed sequences
@@ -35,24 +33,11 @@ Case = tuple[str, str, Call, Call, "Call | None"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and, if asked to, write the results; 2 for a file that cannot be written."""
     options = _parser().parse_args(arguments)
-    return ended(lambda: _perform(options), PROGRAM)
+    return perform(options, lambda: _measured(options), _table)
 
 
-def _perform(options: argparse.Namespace) -> int:
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
-    if options.json:
-        results.require_writable(options.json)
-    rows = [_measure(*case, options.seconds) for case in stepped(_cases(), lambda c: c[0])]
-    try:
-        _print(rows)
-    finally:
-        if options.json:
-            result = {
-                **machine.circumstances(options.threads), "cases": rows,
-            }  # fmt: skip
-            results.write(result, options.json)
-    return 0
+def _measured(options: argparse.Namespace) -> list[dict[str, Any]]:
+    return [_measure(*case, options.seconds) for case in stepped(_cases(), lambda c: c[0])]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -190,7 +175,7 @@ def _measure(
     }
 
 
-def _print(rows: list[dict[str, Any]]) -> None:
+def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table("case", "ms", "times what", "ratio", "torch / ours")
     for row in rows:
         against = "" if row["torch"] is None else f"{row['torch']['median']:.2f}"
@@ -198,7 +183,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
             row["case"], f"{row['seconds']['median'] * 1e3:.3g}", row["compared with"],
             f"{row['ratio']['median']:.2f}", against,
         )  # fmt: skip
-    console().print(table)
+    return table
 
 
 if __name__ == "__main__":

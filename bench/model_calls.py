@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from rich.table import Table
 
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.interleaved import Contender, interleave
@@ -33,3 +36,23 @@ def side_by_side(
         "ratio": rounds.ratio(SDPA, OURS).to_dict(),
         "difference": difference,
     }
+
+
+def both(sdpa: Any) -> dict[str, Any]:
+    """The same weights, in the same memory, with either attention."""
+    shared = {id(x): x for x in (*sdpa.parameters(), *sdpa.buffers())}
+    ours = copy.deepcopy(sdpa, shared)
+    ours.set_attn_implementation(OURS)
+    return {OURS: ours, SDPA: sdpa}
+
+
+def table(names: tuple[str, str], digits: int, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Rows of :func:`side_by_side`, each under two names of its own."""
+    shown = Table(*names, "ours ms", "torch ms", "torch / ours")
+    for row in rows:
+        median, q1, q3 = (f"{row['ratio'][name]:.{digits}f}" for name in ("median", "q1", "q3"))
+        shown.add_row(
+            *(str(row[name]) for name in names), f"{row['seconds']['median'] * 1e3:.3g}",
+            f"{row['sdpa']['median'] * 1e3:.3g}", f"{median} ({q1}-{q3})",
+        )  # fmt: skip
+    return shown

@@ -1,4 +1,4 @@
-"""Log folders of their own, and records that hold, for the tests of the commands."""
+"""Log folders of their own, records that hold, and trials, for the tests of the commands."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from tuning_records import record
 
 from tvm_attention.database import TuningRecord, user_log_path, write_log
 from tvm_attention.digest import EXPRESSION_DIGEST
-from tvm_attention.schedules import schedules_for
+from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.target import HardwareTarget, named_target
+from tvm_attention.tuning.journal import Trial
 from tvm_attention.workload import AttentionWorkload
 
 SMALL = AttentionWorkload(head_dim=16, query_heads=2, query_length=64, key_length=64)
@@ -38,6 +39,11 @@ def write_user_log(*records: TuningRecord, name: str = "tuned") -> Path:
     path = user_log_path(records[0].target, name)
     write_log(path, records)
     return path
+
+
+def trial(seconds: float | None, variant: str = "running", **decisions: int) -> Trial:
+    """A trial of a search; without seconds, one that crashed."""
+    return Trial(Candidate.of(variant, decisions), seconds, "" if seconds else "crashed")
 
 
 def damage(path: Path) -> None:

@@ -27,6 +27,7 @@ from tvm_attention.random_calls import random_inputs, random_options
 from tvm_attention.target import named_target
 from tvm_attention.workload import AttentionWorkload, default_scale
 
+ARCHITECTURE = platform.machine()
 C_SOURCES = Path(__file__).parent / "c"
 SANITIZERS = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 QEMU = "qemu-aarch64-static"
@@ -37,7 +38,7 @@ ARRAYS = (
 )  # fmt: skip
 
 needs_compiler = pytest.mark.skipif(
-    shutil.which("cc") is None or platform.machine() != "x86_64",
+    shutil.which("cc") is None or ARCHITECTURE != "x86_64",
     reason="needs a C compiler (cc) on x86-64",
 )
 needs_qemu = pytest.mark.skipif(

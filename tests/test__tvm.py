@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from test_threads import PRELUDE, run_script
+from fresh_process import PRELUDE, run_script
 
 from tvm_attention._tvm import _TorchHider
 

@@ -41,7 +41,7 @@ def mask_of(q: Array, k: Array, hidden: float = 0.4, seed: int = 0) -> Array:
 DTYPES = ("float32", "float16", "bfloat16")
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3, 5, 17, 33, 100, 512])
+@pytest.mark.parametrize("dim", [1, 5, 33, 512])
 def test_head_dimensions(dim: int) -> None:
     dtype = numpy_dtype(DTYPES[dim % 3])
     q, k, v = (unit_normal(1, 2, n, dim, seed=n).astype(dtype) for n in (11, 37, 37))

@@ -20,7 +20,7 @@ SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "i
 
 def _small(batches: Any, scale: float = 1.0) -> Any:
     config = bench_models.ViTConfig(**SMALL, intermediate_size=32, attn_implementation="sdpa")
-    models = bench_models._both(bench_models.ViTModel(config, add_pooling_layer=False).eval())
+    models = bench_models.both(bench_models.ViTModel(config, add_pooling_layer=False).eval())
     models["tvm_attention"].layers[0].attention.scaling *= scale
     for batch in batches:
         yield "small", batch, models, {"pixel_values": torch.randn(batch, 3, 32, 32)}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from attention_cases import assert_right, inputs, poisoned
-from test_threads import run_script
+from fresh_process import run_script
 
 from tvm_attention import compiler, environment, kernel_cache
 from tvm_attention.compiler import kernel_key, load_kernel

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 import tvm_attention
-from tvm_attention import demo, reference
+from tvm_attention import demo, demo_timing, reference
 from tvm_attention.__main__ import main
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.kernel_source import KernelSource
@@ -120,7 +120,9 @@ def test_each_workload_is_announced_as_it_begins(stand_in):
 def test_who_is_left_out_is_named_with_the_reason(stand_in, monkeypatch):
     stand_in()
     monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(demo.psutil, "virtual_memory", lambda: type("M", (), {"available": 6000}))
+    monkeypatch.setattr(
+        demo_timing.psutil, "virtual_memory", lambda: type("M", (), {"available": 6000})
+    )
     status, text = _run({"plain": TINY["plain"]})
     assert status == 0
     assert "plain: without torch, not installed" in text

@@ -33,7 +33,13 @@ Q, K, V = query_key_value()
 NOT_COMPUTED = NotImplementedError
 BAD_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = {
     "one axis": ((Q[0, 0, 0], K[0, 0, 0], V[0, 0, 0]), {}, ValueError, "2 to 4 axes.*got shape"),
-    "five axes": ((Q[None], K[None], V[None]), {}, ValueError, r"2 to 4 axes.*got shape \(1, 2"),
+    "five axes": ((Q[None], K[None], V[[[0, 1, 0]]]), {}, ValueError, "axes before the last"),
+    "mask of five axes": (
+        (Q[None], K[None], V[None], np.ones((3, 1, 1, 12, 20), bool)),
+        {},
+        ValueError,
+        r"leading axes that broadcast to \(1, 2\), got shape \(3, 1, 1",
+    ),
     "ranks": ((Q[0, 0], K, V), {"enable_gqa": True}, ValueError, "as many axes each, got"),
     "one axis of key": ((Q, K[0, 0, 0], V), {}, ValueError, r"as many axes each, got \(2, .*\(16,"),
     "batch": ((Q, K[[0, 1, 0]], V[:1]), {}, ValueError, "one size, got query 2, key 3, value 1"),

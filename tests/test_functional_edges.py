@@ -23,7 +23,7 @@ def attend(*arrays: Array, **options: Any) -> Array:
 
 
 # Below, at and above vectors of 4, 8 and 16, sizes that models have, and the largest.
-HEAD_DIMS = [1, 2, 3, 5, 8, 15, 17, 31, 40, 72, 96, 127, 200, 256, 384, 511, 512]
+HEAD_DIMS = [1, 3, 8, 15, 17, 31, 40, 96, 127, 200, 511, 512]
 
 
 @pytest.mark.parametrize("dim", HEAD_DIMS)

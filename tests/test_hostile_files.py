@@ -23,7 +23,7 @@ from tvm_attention import environment, runtime
 from tvm_attention.commands.logs import _cells
 from tvm_attention.commands.logs_verify import recorded_target
 from tvm_attention.database import TuningLog, format_log, shipped_logs, user_logs
-from tvm_attention.database.record import TARGET_NAME
+from tvm_attention.database.shapes import TARGET_NAME
 from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.errors import AttentionError
 from tvm_attention.export.archive import Archive, ArchiveError

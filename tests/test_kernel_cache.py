@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_threads import run_script
+from fresh_process import run_script
 
 from tvm_attention import environment, kernel_cache
 from tvm_attention.errors import InvalidValueError, KernelBuildError

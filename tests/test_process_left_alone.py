@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_threads import run_script
+from fresh_process import run_script
 
 STATE = """
 import ctypes, faulthandler, os, platform, signal, sys

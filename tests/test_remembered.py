@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_cases import Array, assert_right, query_key_value
+from repeated_calls import Checked, is_remembered, no_checks
 
-from tvm_attention import attend as attend_module
-from tvm_attention import attention, functional, load, remembered, scaled_dot_product_attention
-from tvm_attention import kernel as kernel_module
+from tvm_attention import functional, load, remembered, scaled_dot_product_attention
 from tvm_attention.dtypes import numpy_dtype
 from tvm_attention.workload import AttentionWorkload
 
 torch = pytest.importorskip("torch")
+
 
 Wrap = Callable[[Array], Any]
 KINDS = [pytest.param(np.asarray, id="numpy"), pytest.param(torch.from_numpy, id="torch")]
@@ -30,29 +30,6 @@ def _fresh() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-class Checked(Exception):
-    """The call was not remembered."""
-
-
-@pytest.fixture
-def no_checks() -> Iterator[Callable[[], None]]:
-    """Called: from here on a call that is not remembered raises Checked; called again: no more."""
-    patch = pytest.MonkeyPatch()
-
-    def refuse(*arguments: Any) -> None:
-        raise Checked
-
-    def switch() -> None:
-        if attend_module.kind_of is refuse:
-            patch.undo()
-        else:
-            patch.setattr(attend_module, "kind_of", refuse)
-            patch.setattr(kernel_module, "kind_of", refuse)
-
-    yield switch
-    patch.undo()
-
-
 LAYOUTS: dict[str, Callable[[Array], Array]] = {
     "dense": lambda x: x,
     "heads inside": lambda x: x.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3),
@@ -65,9 +42,7 @@ OPTIONS: list[dict[str, Any]] = [{}, {"is_causal": True}, {"scale": 0.1}, {"scal
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("wrap", KINDS)
-def test_repeated_calls_skip_the_checks_and_agree(
-    wrap: Wrap, layout: str, no_checks: Callable[[], None]
-) -> None:
+def test_repeated_calls_skip_the_checks_and_agree(wrap: Wrap, layout: str) -> None:
     arrays = [LAYOUTS[layout](x) for x in query_key_value()]
     others = [LAYOUTS[layout](-x) for x in query_key_value()]
     sets = [[wrap(x) for x in these] for these in (arrays, others)]
@@ -75,13 +50,13 @@ def test_repeated_calls_skip_the_checks_and_agree(
         [np.asarray(scaled_dot_product_attention(*s, **o)).copy() for o in OPTIONS] for s in sets
     ]  # fmt: skip
     assert not np.array_equal(expected[0][0], expected[0][2])
-    no_checks()
-    for _ in range(2):
-        for these, results in zip(sets, expected, strict=True):
-            for options, result in zip(OPTIONS, results, strict=True):
-                found = scaled_dot_product_attention(*these, **options)
-                assert type(found) is type(these[0])
-                np.testing.assert_array_equal(np.asarray(found), result)
+    with no_checks():
+        for _ in range(2):
+            for these, results in zip(sets, expected, strict=True):
+                for options, result in zip(OPTIONS, results, strict=True):
+                    found = scaled_dot_product_attention(*these, **options)
+                    assert type(found) is type(these[0])
+                    np.testing.assert_array_equal(np.asarray(found), result)
 
 
 QUERIES = LAYOUTS | {
@@ -118,23 +93,20 @@ def test_equal_shapes_in_other_layouts_are_other_calls(wrap: Wrap) -> None:
 
 
 @pytest.mark.parametrize("wrap", KINDS)
-def test_the_number_of_threads_is_followed(wrap: Wrap, no_checks: Callable[[], None]) -> None:
+def test_the_number_of_threads_is_followed(wrap: Wrap) -> None:
     arrays = [wrap(x) for x in query_key_value()]
     torch.set_num_threads(2)
     expected = np.asarray(scaled_dot_product_attention(*arrays)).copy()
     for count in (1, 3):
         torch.set_num_threads(count)
-        no_checks()
-        with pytest.raises(Checked):
-            scaled_dot_product_attention(*arrays)
-        no_checks()
-        np.testing.assert_array_equal(np.asarray(scaled_dot_product_attention(*arrays)), expected)
-        no_checks()  # and is remembered anew
-        np.testing.assert_array_equal(np.asarray(scaled_dot_product_attention(*arrays)), expected)
-        no_checks()
+        call = lambda: np.asarray(scaled_dot_product_attention(*arrays))  # noqa: E731
+        assert not is_remembered(call)
+        np.testing.assert_array_equal(call(), expected)
+        with no_checks():  # it is remembered anew
+            np.testing.assert_array_equal(call(), expected)
 
 
-def test_gradients_are_looked_at_each_time(no_checks: Callable[[], None]) -> None:
+def test_gradients_are_looked_at_each_time() -> None:
     tensors = [torch.from_numpy(x) for x in query_key_value()]
     expected = scaled_dot_product_attention(*tensors)
     for tensor in tensors:
@@ -146,8 +118,8 @@ def test_gradients_are_looked_at_each_time(no_checks: Callable[[], None]) -> Non
             assert torch.equal(found, expected)
             assert not found.requires_grad
         tensor.requires_grad_(False)
-    no_checks()
-    assert torch.equal(scaled_dot_product_attention(*tensors), expected)
+    with no_checks():
+        assert torch.equal(scaled_dot_product_attention(*tensors), expected)
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -188,17 +160,15 @@ def test_results_do_not_follow_the_defaults_of_torch() -> None:
 
 
 @pytest.mark.parametrize("wrap", KINDS)
-def test_calls_that_copy_are_not_remembered(wrap: Wrap, no_checks: Callable[[], None]) -> None:
+def test_calls_that_copy_are_not_remembered(wrap: Wrap) -> None:
     q, k, v = query_key_value()
     skipped = np.repeat(k, 2, axis=3)[..., ::2]
     found = scaled_dot_product_attention(*map(wrap, (q, skipped, v)))
     assert_right(np.asarray(found), q, k, v)
-    no_checks()
-    with pytest.raises(Checked):
-        scaled_dot_product_attention(*map(wrap, (q, skipped, v)))
+    assert not is_remembered(lambda: scaled_dot_product_attention(*map(wrap, (q, skipped, v))))
 
 
-def test_subclasses_are_not_taken_for_plain_arrays(no_checks: Callable[[], None]) -> None:
+def test_subclasses_are_not_taken_for_plain_arrays() -> None:
     class Own(np.ndarray):
         pass
 
@@ -206,11 +176,11 @@ def test_subclasses_are_not_taken_for_plain_arrays(no_checks: Callable[[], None]
     tensors = [torch.from_numpy(x) for x in arrays]
     for these in (arrays, tensors):
         scaled_dot_product_attention(*these)
-    no_checks()
-    with pytest.raises(Checked):
-        scaled_dot_product_attention(*(x.view(Own) for x in arrays))
-    with pytest.raises(Checked), torch.no_grad():
-        scaled_dot_product_attention(*map(torch.nn.Parameter, tensors))
+    with no_checks():
+        with pytest.raises(Checked):
+            scaled_dot_product_attention(*(x.view(Own) for x in arrays))
+        with pytest.raises(Checked), torch.no_grad():
+            scaled_dot_product_attention(*map(torch.nn.Parameter, tensors))
 
 
 def test_the_memory_of_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,9 +198,7 @@ def test_the_memory_of_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("wrap", KINDS)
-def test_a_kernel_of_a_number_of_threads_keeps_it(
-    wrap: Wrap, no_checks: Callable[[], None]
-) -> None:
+def test_a_kernel_of_a_number_of_threads_keeps_it(wrap: Wrap) -> None:
     workload = AttentionWorkload(
         head_dim=16, value_dim=24, batch=2, query_heads=4, query_length=12, key_length=20
     )
@@ -239,12 +207,12 @@ def test_a_kernel_of_a_number_of_threads_keeps_it(
     expected = np.asarray(fixed(*arrays)).copy()
     np.testing.assert_array_equal(np.asarray(following(*arrays)), expected)
     torch.set_num_threads(torch.get_num_threads() + 1)
-    no_checks()
-    np.testing.assert_array_equal(np.asarray(fixed(*arrays)), expected)
-    with pytest.raises(Checked):
-        following(*arrays)
-    with pytest.raises(Checked):
-        fixed(*arrays, scale=0.5)
+    with no_checks():
+        np.testing.assert_array_equal(np.asarray(fixed(*arrays)), expected)
+        with pytest.raises(Checked):
+            following(*arrays)
+        with pytest.raises(Checked):
+            fixed(*arrays, scale=0.5)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -261,42 +229,3 @@ def memory_of(array: Any) -> Array:
     tensor = isinstance(array, torch.Tensor)
     numbers: Array = array.view(torch.int16).numpy() if tensor else array.view(np.int16)
     return numbers
-
-
-SEEN_BEFORE: list[dict[str, Any]] = [
-    {}, {"window": (1, 2)}, {"window": (1, -1), "softcap": 2.0}, {"causal": "bottom_right"},
-    {"causal": "top_left", "window": (3, 0)}, {"softcap": 2.0}, {"scale": 0.5},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("wrap", KINDS)
-def test_repeated_calls_of_attention_skip_the_checks(
-    wrap: Wrap, no_checks: Callable[[], None]
-) -> None:
-    arrays = [wrap(x) for x in query_key_value()]
-    expected = [np.asarray(attention(*arrays, **o)).copy() for o in SEEN_BEFORE]
-    assert len({x.tobytes() for x in expected}) == len(SEEN_BEFORE)
-    no_checks()
-    for options, result in zip(SEEN_BEFORE, expected, strict=True):
-        np.testing.assert_array_equal(np.asarray(attention(*arrays, **options)), result)
-
-
-@pytest.mark.parametrize("wrap", KINDS)
-def test_options_that_equal_others_are_looked_at(wrap: Wrap) -> None:
-    """1.0 and True equal 1, an array is itself whatever becomes of it, and a list has no hash."""
-    arrays = [wrap(x) for x in query_key_value()]
-    attention(*arrays, window=(1, 2))
-    for window in ((1.0, 2), (True, 2)):
-        with pytest.raises(TypeError, match="window: expected whole numbers"):
-            attention(*arrays, window=window)
-    with pytest.raises(TypeError, match="causal: expected None"):
-        attention(*arrays, causal=["top_left"])
-    as_list = np.asarray(attention(*arrays, window=[1, 2]))
-    np.testing.assert_array_equal(as_list, np.asarray(attention(*arrays, window=(1, 2))))
-    for cap in (np.array(2.0), torch.tensor(2.0)):
-        capped = np.asarray(attention(*arrays, softcap=cap)).copy()
-        np.testing.assert_array_equal(capped, np.asarray(attention(*arrays, softcap=2.0)))
-        cap[...] = 0.5
-        again = np.asarray(attention(*arrays, softcap=cap))
-        np.testing.assert_array_equal(again, np.asarray(attention(*arrays, softcap=0.5)))
-        assert not np.array_equal(again, capped)

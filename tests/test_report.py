@@ -1,9 +1,8 @@
-"""The report: figures' numbers, what the page shows, and that it loads nothing."""
+"""The report: what the page shows, that it loads nothing, and its figures."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,20 +12,14 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from command_logs import SMALL, legal_record, write_user_log
+from command_logs import SMALL, legal_record, trial, write_user_log
 
 from tvm_attention import environment, plotting, runtime
 from tvm_attention.__main__ import main
-from tvm_attention.errors import InvalidValueError
 from tvm_attention.report.drawing import svg
-from tvm_attention.report.influence import best_so_far, influences
-from tvm_attention.report.results import read_result
-from tvm_attention.schedules import Candidate
 from tvm_attention.suites import suite
 from tvm_attention.target import detect_target
-from tvm_attention.tuning.journal import Journal, Trial
-from tvm_attention.tuning.searches import searches
-from tvm_attention.work import all_bytes, flops
+from tvm_attention.tuning.journal import Journal
 
 RESULTS = Path(__file__).parent.parent / "bench" / "results"
 TORCH = RESULTS / "core.json"
@@ -41,10 +34,6 @@ def folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     runtime.forget_kernels()
     yield tmp_path
     runtime.forget_kernels()
-
-
-def _trial(seconds: float | None, variant: str = "running", **decisions: int) -> Trial:
-    return Trial(Candidate.of(variant, decisions), seconds, "" if seconds else "crashed")
 
 
 class _Page(HTMLParser):
@@ -78,8 +67,8 @@ def test_a_page_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
     for number, workload in enumerate((SMALL, suite("core")["gpt2-1024"])):
         journal = Journal(workload, host, 2)
         for n in range(12):
-            journal.add(_trial(1e-3 * (1 + (n + number) % 4), block=n % 4, other=n % 2))
-        journal.add(_trial(None))
+            journal.add(trial(1e-3 * (1 + (n + number) % 4), block=n % 4, other=n % 2))
+        journal.add(trial(None))
         journal.end("all trials used")
     files = sorted([*RESULTS.glob("core*.json"), RESULTS / "options.json"])
     page = _write("--results", *map(str, files))
@@ -183,105 +172,6 @@ def test_without_matplotlib(
     assert main(["report", "--results", str(TORCH)]) == 2
     assert "matplotlib" in capsys.readouterr().err
     assert not Path("tvm_attention_report.html").exists()
-
-
-def test_what_a_result_says() -> None:
-    result = read_result(TORCH)
-    content = json.loads(TORCH.read_text())
-    entries = {w["name"]: w for w in content["workloads"]}
-    assert [m.name for m in result.measurements] == list(entries)
-    for m in result.measurements:
-        entry = entries[m.name]
-        assert m.seconds.median == entry["measured"]["ours"]["seconds"]["median"]
-        assert m.peers["torch"].q3 == entry["measured"]["torch"]["ratio"]["q3"]
-        assert m.gflops * 1e9 * m.seconds.median == pytest.approx(flops(m.workload))
-        assert m.intensity == flops(m.workload) / all_bytes(m.workload)
-    fma = sorted(
-        e["ceilings"]["machine"] for e in entries.values() if e["ceilings"]["limit"] == "fma"
-    )
-    assert result.fma_peak == fma[len(fma) // 2]
-    memory, best = result.read_peaks or (math.nan, math.nan)
-    assert memory == entries["decode-8192"]["ceilings"]["machine"]
-    assert best >= memory
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda c: c.update(schema=2),
-        lambda c: c.update(mode="other"),
-        lambda c: c.pop("machine"),
-        lambda c: c.update(workloads=7),
-        lambda c: c["workloads"][0].pop("measured"),
-        lambda c: c["workloads"][0]["workload"].update(head_dim=0),
-        lambda c: c["workloads"][0]["measured"]["ours"]["seconds"].update(median=-1),
-        lambda c: c["workloads"][0]["measured"]["torch"]["ratio"].update(q1="fast"),
-    ],
-)
-def test_a_damaged_result_is_refused(change: Any, folders: Path) -> None:
-    content = json.loads(TORCH.read_text())
-    change(content)
-    (folders / "bad.json").write_text(json.dumps(content))
-    with pytest.raises(InvalidValueError, match=r"bad\.json: expected a"):
-        read_result(folders / "bad.json")
-
-
-@pytest.mark.parametrize("text", ["", "[1", "[]", "null"])
-def test_what_is_no_result_is_refused(text: str, folders: Path) -> None:
-    (folders / "bad.json").write_text(text)
-    with pytest.raises(InvalidValueError, match=r"bad\.json: expected a"):
-        read_result(folders / "bad.json")
-
-
-def test_best_so_far() -> None:
-    trials = [_trial(None), _trial(3.0), _trial(4.0), _trial(None), _trial(2.0)]
-    assert best_so_far(trials) == [None, 3.0, 3.0, 3.0, 2.0]
-
-
-def test_the_decision_that_matters_is_named() -> None:
-    """Time doubles with ``matters``; ``noise`` alternates and ``fixed`` has one value."""
-    trials = [
-        _trial(1e-3 * 2 ** (n % 4) * 1.01 ** (n * 7 % 5), matters=n % 4, noise=n // 4 % 3, fixed=1)
-        for n in range(24)
-    ]
-    found = {i.decision: i.share for i in influences(trials)}
-    assert next(iter(found)) == "matters"
-    assert found["matters"] > 0.95
-    assert found["noise"] < 0.05
-    assert found.keys() == {"matters", "noise"}
-
-
-def test_decisions_are_those_of_the_best_variant() -> None:
-    slow = [_trial(1.0 + n / 100, "row_block", score_rows=n % 3) for n in range(8)]
-    fast = [_trial(0.1 + n / 100 * (n % 2), "running", block=n % 2) for n in range(8)]
-    found = {i.decision: i.share for i in influences(slow + fast + [_trial(None, "streaming")])}
-    assert list(found) == ["variant", "block"]
-    assert found["variant"] > 0.8
-
-
-def test_nothing_is_said_of_too_few_trials() -> None:
-    assert influences([]) == []
-    assert influences([_trial(None)]) == []
-    assert influences([_trial(1.0, a=1), _trial(2.0, a=2), _trial(3.0, a=3)]) == []
-    assert influences([_trial(1.0, a=n % 2) for n in range(9)]) == []
-
-
-def test_searches_of_a_folder(folders: Path) -> None:
-    host = detect_target()
-    journal = Journal(SMALL, host, 2)
-    journal.start_again()
-    assert searches() == []  # nothing was tried yet
-    journal.add(_trial(2.0))
-    journal.add(_trial(1.0))
-    old = journal.path.with_name("old.jsonl")  # of a version that did not say what it searched
-    old.write_text(journal.path.read_text().splitlines()[-1] + '\n{"ended": "all trials used"}\n')
-    journal.path.with_name("bad.jsonl").write_bytes(b"\xff\xfe")
-    journal.path.with_name("dir.jsonl").mkdir()
-    ours, other = sorted(searches(), key=lambda s: s.path.name == "old.jsonl")
-    assert (ours.workload, ours.target, ours.threads, ours.current) == (SMALL, host.name, 2, True)
-    assert [t.seconds for t in ours.trials] == [2.0, 1.0]
-    assert ours.ended is None
-    assert (other.workload, other.current, other.ended) == (None, False, "all trials used")
 
 
 def test_figures_are_the_same_each_time() -> None:

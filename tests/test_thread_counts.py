@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_cases import query_key_value
-from test_threads import run_script
+from fresh_process import run_script
 
 from tvm_attention import load, scaled_dot_product_attention
 from tvm_attention.workload import AttentionWorkload

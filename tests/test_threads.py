@@ -1,10 +1,8 @@
-"""Parallel loops on our own pool and on OpenMP: results, errors, concurrency, forks, exits."""
+"""Parallel loops on our own pool and on OpenMP: results, errors, concurrency, numbers of threads."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fresh_process import GUARD
 from parallel_kernels import counting_kernel, launch
 
 from tvm_attention import environment
@@ -20,8 +19,6 @@ from tvm_attention.errors import InvalidValueError, KernelBuildError
 from tvm_attention.threads import Launcher, launcher, launching
 from tvm_attention.threads.native import launch_source
 from tvm_attention.threads.openmp import find_openmp, libgomp_paths
-
-GUARD = 300.0  # seconds: turns a hang into a failure
 
 
 @pytest.fixture(params=["own pool", "openmp"])
@@ -213,116 +210,3 @@ def test_the_launch_function_compiles_for_every_processor(
     (tmp_path / "launch.ll").write_text(text)
     ffi.load_module(str(tmp_path / "launch.ll")).write_to_file(str(tmp_path / "launch.s"), "s")
     assert instruction in (tmp_path / "launch.s").read_text().split()
-
-
-PRELUDE = """
-import os, signal, sys, threading, time
-from pathlib import Path
-import numpy as np
-from parallel_kernels import counting_kernel
-from tvm_attention.threads import launcher
-
-def run(times=100, length=64):
-    counts, threads = np.zeros(length, "int32"), np.zeros(length, "int64")
-    for _ in range(times):
-        kernel(counts, threads, length)
-    assert counts.tolist() == [times] * length
-    return set(threads.tolist())
-
-def workers():
-    folder = Path("/proc/self/task")
-    return [p.read_text().strip() for p in folder.glob("*/comm")].count("tvm_attention")
-
-module = counting_kernel()
-launcher().bind(module)
-kernel = module["main"]
-run()
-"""
-
-
-def run_script(*parts: str, **variables: str) -> str:
-    """Runs Python code in a fresh process without torch imported; gives what it printed."""
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(parts)],
-        env={**os.environ, "PYTHONPATH": path, **variables},
-        capture_output=True,
-        text=True,
-        timeout=GUARD,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def test_without_openmp_our_own_pool_is_used_until_torch_is_imported() -> None:
-    script = """
-assert "torch" not in sys.modules
-print(launcher().name, launcher().max_threads(), workers())
-import torch
-torch.set_num_threads(2)
-print(launcher().name.split(":")[0], launcher().max_threads())
-run()
-torch.set_num_threads(1)
-assert run() == {threading.get_ident()}
-"""
-    out = run_script(PRELUDE, script, TVM_ATTENTION_NUM_THREADS="3").splitlines()
-    assert out == ["own pool 3 2", "openmp 2"]
-
-
-def test_one_thread_starts_no_worker() -> None:
-    assert run_script(PRELUDE, "print(workers())", TVM_ATTENTION_NUM_THREADS="1") == "0\n"
-
-
-FORK = """
-first = launcher().name
-child = os.fork()
-if child == 0:
-    signal.alarm(30)  # ends a child that hangs
-    run(300)
-    print(first, "->", launcher().name, launcher().max_threads(), workers(), flush=True)
-    os._exit(5)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
-run(300)
-assert launcher().name == first
-"""
-
-
-def test_a_forked_child_starts_a_pool_of_its_own() -> None:
-    out = run_script(PRELUDE, FORK, TVM_ATTENTION_NUM_THREADS="3")
-    assert out == "own pool -> own pool 3 2\n"
-
-
-def test_a_forked_child_does_not_hang_on_openmp() -> None:
-    pytest.importorskip("torch")
-    torch = "import torch; torch.set_num_threads(2); launcher(); run()"
-    first, _, second = run_script(PRELUDE, torch, FORK).strip().partition(" -> ")
-    assert first.startswith("openmp: ")
-    assert second == ("own pool 2 1" if "libgomp" in first else f"{first} 2 0")
-
-
-@pytest.mark.parametrize("pause", ["", "time.sleep(0.01)"])
-@pytest.mark.parametrize("torch", ["", "import torch; launcher(); run()"])
-def test_the_process_ends_cleanly(torch: str, pause: str) -> None:
-    """With workers that spin, and with workers that sleep."""
-    run_script(PRELUDE, torch, pause, TVM_ATTENTION_NUM_THREADS="3")
-
-
-def test_workers_may_use_every_processor_after_being_moved() -> None:
-    """Launches that find every processor busy, with pauses in which workers fall asleep."""
-    script = """
-import subprocess
-busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
-try:
-    for _ in range(40):
-        run(1, 600_000)
-        time.sleep(0.0002)
-finally:
-    for process in busy:
-        process.kill()
-        process.wait()
-time.sleep(0.2)
-tasks = {frozenset(os.sched_getaffinity(int(t))) for t in os.listdir("/proc/self/task")}
-assert tasks == {frozenset(os.sched_getaffinity(0))}
-"""
-    run_script(PRELUDE, script, TVM_ATTENTION_NUM_THREADS="3")

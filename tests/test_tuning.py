@@ -1,100 +1,25 @@
-"""Tuning: what is searched, journalled, confirmed and recorded, and what a bad candidate costs."""
+"""Tuning: what is searched, journalled, confirmed and recorded."""
 
-import json
-import os
-import time
-from collections.abc import Iterator
+from __future__ import annotations
+
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pytest
+from fake_workers import TARGET, WORKLOAD, FakeWorkers, default, faked, log_path
 
 import tvm_attention
-from tvm_attention.database import read_log, user_log_path, write_log
-from tvm_attention.errors import InvalidTypeError, InvalidValueError, TuningLogError
+from tvm_attention.database import read_log, write_log
+from tvm_attention.errors import TuningLogError
 from tvm_attention.runtime import forget_kernels
-from tvm_attention.schedules import Candidate, schedules_for
-from tvm_attention.target import detect_target
-from tvm_attention.tuning import session, this_machine, trials, workers, workload_session
-from tvm_attention.tuning.confirmation import FINALISTS
+from tvm_attention.schedules import Candidate
+from tvm_attention.tuning import this_machine, workload_session
 from tvm_attention.tuning.journal import Journal, Trial
-from tvm_attention.tuning.place import Measurement
-from tvm_attention.tuning.trials import Finalist
-from tvm_attention.workload import AttentionWorkload
-
-WORKLOAD = AttentionWorkload(head_dim=32, query_heads=2, query_length=48, key_length=40)
-TARGET = detect_target()
-
-
-def default() -> Candidate:
-    schedules = schedules_for(TARGET)
-    return schedules.default_candidate(WORKLOAD, schedules.machine_parameters(TARGET))
-
-
-def seconds_of(candidate: Candidate) -> float:
-    """A made-up time: more query rows a block are slower, the default is slow."""
-    return 1e-3 * candidate["query_block"] * (3 if candidate == default() else 1)
-
-
-class FakeWorkers:
-    """Workers that build nothing. ``interrupt_at`` is the measurement at which Ctrl-C comes."""
-
-    interrupt_at: int | None = None
-    measured = 0
-    default_wins = False
-
-    def __init__(self, builders: int) -> None:
-        assert builders >= 1
-
-    def __enter__(self) -> "FakeWorkers":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        return None
-
-    def build(self, arguments: list[tuple[Any, ...]]) -> list[tuple[Any, str]]:
-        return [(str(candidate), "") for _, _, candidate in arguments]
-
-    def measure(self, tasks: list[Measurement], best: Any) -> Iterator[tuple[int, tuple[Any, str]]]:
-        for number, task in enumerate(tasks):
-            yield number, self.measured_one(task.candidate)
-
-    def measured_one(self, candidate: Candidate) -> tuple[Any, str]:
-        type(self).measured += 1
-        if type(self).measured == type(self).interrupt_at:
-            raise KeyboardInterrupt
-        if dict(candidate.decisions).get("score_rows") == 4:
-            return None, "wrong result"
-        return seconds_of(candidate), ""
-
-    def confirm(self, sources: Any, w: Any, candidates: list[Candidate], threads: int) -> Any:
-        assert candidates[0] == default()
-        assert 2 <= len(candidates) <= 1 + FINALISTS
-        base = seconds_of(candidates[0])
-        times = [seconds_of(c) for c in candidates]
-        if self.default_wins:
-            times = [base, *(2 * base for _ in candidates[1:])]
-        return [Finalist(t, t / base, 0.9 * t / base, 1.1 * t / base) for t in times], ""
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[FakeWorkers]:
-    class Fresh(FakeWorkers):
-        pass
-
-    monkeypatch.setattr(this_machine, "LocalWorkers", Fresh)
-    monkeypatch.setenv("TVM_ATTENTION_CACHE_DIR", str(tmp_path / "cache"))
-    return Fresh
-
-
-def log_path(tmp_path: Path) -> Path:
-    return tmp_path / TARGET.name / "tuned.jsonl"
+    return faked(monkeypatch, tmp_path)
 
 
 def test_winner_is_recorded_and_served(
@@ -259,138 +184,3 @@ def test_builds_are_reported_before_they_are_made(fake: type[FakeWorkers], tmp_p
     )
     assert phases[0] == "build"
     assert seen == ["build", "build", "confirm"]
-
-
-@pytest.mark.parametrize(
-    "broken", ["cache", "log", "folder", "damaged", "target", "limit", "memory"]
-)
-def test_what_would_stop_a_run_later_stops_it_at_once(
-    broken: str, fake: type[FakeWorkers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, workload = log_path(tmp_path), WORKLOAD
-    (tmp_path / "file").touch()
-    if broken == "cache":
-        monkeypatch.setenv("TVM_ATTENTION_CACHE_DIR", str(tmp_path / "file"))
-    elif broken == "log":
-        log = tmp_path / "file" / "tuned.jsonl"
-    elif broken == "folder":
-        log = tmp_path
-    elif broken == "damaged":
-        log = tmp_path / "file"
-    elif broken == "target":
-        log = user_log_path("zen5")
-    elif broken == "limit":
-        monkeypatch.setenv("TVM_ATTENTION_CACHE_LIMIT_MB", "much")
-    else:
-        workload = AttentionWorkload(head_dim=512, query_heads=2**30, query_length=2**30)
-    with pytest.raises(tvm_attention.AttentionError):
-        tvm_attention.tune(workload, trials=4, log=log)
-    assert fake.measured == 0
-    assert list(tmp_path.rglob("*.jsonl")) == []
-
-
-def test_without_xgboost_one_line_says_what_to_install(
-    fake: type[FakeWorkers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "find_spec", lambda name: None)
-    with pytest.raises(tvm_attention.TuningError, match="pip install xgboost"):
-        tvm_attention.tune(WORKLOAD, trials=4, log=log_path(tmp_path))
-
-
-def test_journal_skips_a_line_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TVM_ATTENTION_CACHE_DIR", str(tmp_path))
-    journal = Journal(WORKLOAD, TARGET, 2)
-    good = Trial(default(), 1e-3)
-    journal.add(good)
-    with journal.path.open("a") as file:
-        file.write('{"variant": "row_bl')
-    failed = Trial(default().replace(query_block=64), None, "timed out")
-    journal.add(failed)
-    assert journal.read() == ([good, failed], None)
-    journal.end("all trials used")
-    assert Journal(WORKLOAD, TARGET, 2).read() == ([good, failed], "all trials used")
-    assert Journal(WORKLOAD, TARGET, 1).read() == ([], None)
-    assert all(json.loads(line) for line in journal.path.read_text().splitlines() if "bl\n" in line)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({"trials": 0}, InvalidValueError),
-        ({"minutes": 0}, InvalidValueError),
-        ({"minutes": float("nan")}, InvalidValueError),
-        ({"num_threads": 0}, InvalidValueError),
-        ({"num_threads": 1.5}, InvalidTypeError),
-        ({"target": "x86-64-v9"}, InvalidValueError),
-    ],
-)
-def test_bad_budget(arguments: dict[str, Any], error: type[Exception]) -> None:
-    with pytest.raises(error, match="expected"):
-        tvm_attention.tune(WORKLOAD, **arguments)
-
-
-def crash(*_: Any) -> float:
-    os._exit(7)
-
-
-def hang(*_: Any) -> float:
-    time.sleep(600)
-    return 0.0
-
-
-def test_a_candidate_that_crashes_or_hangs_costs_only_itself(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(workers, "MEASURE_TIMEOUT", 1.0)
-    with workers.LocalWorkers(1) as pool:
-        pool._runner.schedule(abs, (1,)).result()  # so that only the task itself is timed
-        assert pool._timed(crash, (), 30.0)[1].startswith("crashed")
-        assert pool._timed(hang, (), 1.0) == (None, "timed out")
-        assert pool._timed(abs, (-3,), 30.0) == (3, "")
-
-
-def test_real_tuning_of_a_small_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TVM_ATTENTION_CACHE_DIR", str(tmp_path / "cache"))
-    result = tvm_attention.tune(WORKLOAD, trials=3, log=log_path(tmp_path))
-    (outcome,) = result.outcomes
-    assert outcome.trials == 3
-    assert outcome.kept
-    assert outcome.tuned is not None
-    assert outcome.tuned > 0
-    (record,) = read_log(log_path(tmp_path))
-    assert record.provenance["trials"] == 3
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"paged": True, "ragged": True, "kv_dtype": "int8", "causal": "bottom_right"},
-        {"ragged": True, "mask": "float32", "mask_dense": True, "output": "attention_and_lse"},
-    ],
-    ids=lambda x: " ".join(x),
-)
-def test_real_tuning_of_stored_and_ragged_keys(
-    fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TVM_ATTENTION_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("TVM_ATTENTION_LOG_DIR", str(tmp_path))
-    lengths = {"query_length": 20, "key_length": 40}
-    workload = AttentionWorkload(head_dim=16, batch=2, query_heads=2, **(lengths | fields))
-    failures: dict[str, int] = {}
-    result = tvm_attention.tune(
-        workload, trials=3, log=log_path(tmp_path), progress=lambda p: failures.update(p.failures)
-    )
-    assert failures == {}
-    (record,) = read_log(log_path(tmp_path))
-    assert result.records == (record,)
-    assert record.workload == workload
-    assert tvm_attention.explain(workload).source.record == record
-
-
-def test_a_wrong_kernel_is_refused() -> None:
-    source = trials.build(WORKLOAD, TARGET, default())
-    other = AttentionWorkload(
-        head_dim=32, query_heads=2, query_length=48, key_length=40, causal=True
-    )
-    with pytest.raises(tvm_attention.TuningError, match="wrong result"):
-        trials.measure(source, other, default(), 1, float("inf"))

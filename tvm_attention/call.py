@@ -110,11 +110,15 @@ class Call:
 
     @property
     def repeatable(self) -> bool:
-        """Whether everything but the addresses of the tensors and the mask is fixed by shapes, strides
-        and numbers."""
-        o = self.options
-        arrays = (o.alibi_slopes, o.sinks, self.ragged, self.pages, self.scales)
-        return all(x is None for x in arrays)
+        """Whether everything but the addresses of the tensors and the mask is fixed by shapes, strides,
+        numbers and what the small arrays hold."""
+        return self.pages is None and self.scales is None
+
+    @property
+    def small_arrays(self) -> tuple[NDArray[Any], ...]:
+        """Copies of the caller's, which kernels read beside the tensors."""
+        arrays = (self.options.alibi_slopes, self.options.sinks, self.ragged)
+        return tuple(x for x in arrays if x is not None)
 
     @property
     def mask(self) -> Any:

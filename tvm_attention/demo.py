@@ -7,31 +7,21 @@ time taken in turns with NumPy's and, where it is installed, torch's.
 from __future__ import annotations
 
 import importlib.util
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import psutil
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 import tvm_attention
-from tvm_attention import accuracy, baselines
-from tvm_attention.accuracy import Accuracy
-from tvm_attention.interleaved import Contender, Rounds, interleave
-from tvm_attention.kernel_source import ArchiveSource, KernelSource
+from tvm_attention.demo_timing import NUMPY, OURS, SECONDS, TORCH, Outcome, measure
+from tvm_attention.interleaved import Rounds
 from tvm_attention.memory_needed import require_memory
-from tvm_attention.random_calls import random_inputs
 from tvm_attention.suites import shape_text, suite
 from tvm_attention.target import detect_target
 from tvm_attention.threads import launcher
 from tvm_attention.workload import AttentionWorkload
-
-OURS, TORCH, NUMPY = "tvm_attention", "torch", "NumPy"
-SECONDS = 3.0  # of timing for each workload
-LEAST_ROUNDS = 3
 
 # The worked example: scores 1/sqrt(2) and 2/sqrt(2), so the first weight is 1/(1 + e^(1/sqrt(2))).
 EXAMPLE_QUERY = np.array([[1, 2]], np.float32)
@@ -39,37 +29,6 @@ EXAMPLE_KEY = np.eye(2, dtype=np.float32)
 EXAMPLE_VALUE = np.array([[10], [20]], np.float32)
 EXAMPLE_WEIGHTS = (0.330238, 0.669762)
 EXAMPLE_RESULT = 16.69762
-
-Float32 = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """One workload: which kernel it got and why, its accuracy, the times, and who was left out."""
-
-    name: str
-    workload: AttentionWorkload
-    kernel: str
-    accuracy: Accuracy
-    rounds: Rounds
-    left_out: Mapping[str, str]
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain data: seconds of each contender, and its time over ours."""
-        found = self.accuracy
-        times = {n: self.rounds.time(n).to_dict() for n in self.rounds.seconds}
-        ratios = {n: self.rounds.ratio(n, OURS).to_dict() for n in self.rounds.seconds if n != OURS}
-        return {
-            "name": self.name,
-            "workload": self.workload.to_dict(),
-            "kernel": self.kernel,
-            "ok": found.holds,
-            # JSON has no NaN, which is what a kernel that wrote nothing is off by
-            "max_error": found.max_error if math.isfinite(found.max_error) else None,
-            "seconds": times,
-            "ratios": ratios,
-            "left_out": dict(self.left_out),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,49 +92,6 @@ def _show(console: Console, findings: Findings) -> None:
     wrong = ", ".join(findings.wrong)
     verdict = f"[red]wrong: {wrong}" if wrong else "[green]every check held"
     console.print(verdict, highlight=False)
-
-
-def measure(name: str, workload: AttentionWorkload, seconds: float) -> Outcome:
-    """Checks our result on fresh random inputs, then times everyone on them."""
-    inputs = random_inputs(workload, seed=0)
-    kernel = tvm_attention.load(workload)
-    out = np.full((*inputs[0].shape[:3], inputs[2].shape[3]), np.nan, np.float32)
-    kernel(*inputs, out=out)
-    found = accuracy.compare(out, *inputs, workload)
-    contenders, left_out = _contenders(workload, inputs)
-    rounds = interleave(contenders, seconds, least=LEAST_ROUNDS)
-    return Outcome(name, workload, _kernel_text(kernel.source), found, rounds, left_out)
-
-
-def _kernel_text(source: KernelSource | ArchiveSource) -> str:
-    """The variant, and the line that says which tuning record was taken and why."""
-    if isinstance(source, ArchiveSource):
-        return str(source)
-    taken = next((reason for reason in source.reasons if "taken" in reason), source.kind)
-    return f"{source.candidate.variant}, {taken}"
-
-
-def _contenders(
-    workload: AttentionWorkload, inputs: tuple[Float32, Float32, Float32]
-) -> tuple[list[Contender], dict[str, str]]:
-    attention = tvm_attention.scaled_dot_product_attention
-    causal, grouped = workload.causal is not None, workload.group > 1
-    contenders = [Contender(OURS, lambda: attention(*inputs, is_causal=causal, enable_gqa=grouped))]
-    left_out = {}
-    if importlib.util.find_spec("torch"):
-        import torch
-
-        tensors = (torch.from_numpy(x) for x in inputs)
-        contenders.append(Contender(TORCH, baselines.torch_attention(workload, *tensors)))
-    else:
-        left_out[TORCH] = "not installed"
-    scores = 4 * workload.batch * workload.query_heads * workload.query_length * workload.key_length
-    if scores <= psutil.virtual_memory().available / 2:
-        call = baselines.numpy_attention(workload, *inputs)
-        contenders.append(Contender(NUMPY, call, pool="blas"))
-    else:
-        left_out[NUMPY] = f"its scores would take {scores / 2**30:.1f} GiB"
-    return contenders, left_out
 
 
 def _worked_example(console: Console) -> bool:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any
 
+from tvm_attention.arrays import kind_of
 from tvm_attention.attend import attend, opened
+from tvm_attention.broadcasting import folded, has_many_axes
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
-from tvm_attention.operands import check_flag, check_scale
-from tvm_attention.remembered import RememberedCalls
+from tvm_attention.operands import check_flag, check_scale, opened_inputs
+from tvm_attention.remembered import Options, RememberedCalls
+from tvm_attention.small_arrays import contents
 from tvm_attention.steps import forget_steps
 
 _remembered = RememberedCalls()
@@ -67,10 +70,12 @@ def attention(
     repeatable = (
         layout == "bhsd" and return_lse is False and return_weights is False and out is None
     )
-    if not (alibi_slopes is None and sinks is None and kv_lengths is None):
-        repeatable = False
     repeatable = repeatable and _comparable(causal, window, softcap)
-    signature = ("attention", causal, window, softcap, scale)
+    signature: Options = ("attention", causal, window, softcap, scale)
+    if not (alibi_slopes is None and sinks is None and kv_lengths is None):
+        small = contents(alibi_slopes, sinks, kv_lengths)
+        signature = (*signature, small)
+        repeatable = repeatable and small is not None
     if repeatable:
         result = _remembered.run(query, key, value, signature, mask)
         if result is not None:
@@ -94,10 +99,18 @@ def attention_again(
     window: tuple[int, int] | None,
     softcap: float | None,
     scale: float | None,
+    alibi_slopes: Any,
+    sinks: Any,
+    kv_lengths: Any,
 ) -> Any:
     """The result of a call of :func:`attention` that came before, None for another. Whoever calls has
     made sure that the options are of these very types, as torch does by an operator's schema."""
-    signature = ("attention", causal, window, softcap, scale)
+    signature: Options = ("attention", causal, window, softcap, scale)
+    if not (alibi_slopes is None and sinks is None and kv_lengths is None):
+        small = contents(alibi_slopes, sinks, kv_lengths)
+        if small is None:
+            return None
+        signature = (*signature, small)
     return _remembered.run(query, key, value, signature, mask)
 
 
@@ -125,7 +138,8 @@ def scaled_dot_product_attention(
     """softmax(scale * query key^T + attn_mask) value, with the meaning of torch's function of this name.
 
     query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev), or without the leading axes, as for
-    :func:`attention`; leading axes that differ are broadcast. ``attn_mask`` is bool (True = attend) or
+    :func:`attention`; leading axes that differ are broadcast, and of NumPy arrays and torch tensors there
+    may be more than one of batches. ``attn_mask`` is bool (True = attend) or
     floating (added to the scores) and broadcasts to (B, Hq, L, S). ``is_causal`` lets query i see keys
     0..i; with a mask, both apply. ``scale`` defaults to 1 / sqrt(E). ``enable_gqa`` allows Hq to be a
     multiple of Hkv.
@@ -142,6 +156,16 @@ def scaled_dot_product_attention(
         if result is not None:
             return result
     check_options(dropout_p, is_causal, enable_gqa)
+    if getattr(query, "ndim", 0) > 4:
+        kind = kind_of(query)
+        if has_many_axes(kind, query):
+            inputs = opened_inputs(kind, query, key, value)
+            mask = None if attn_mask is None else kind.opened("attn_mask", attn_mask)
+            inputs, mask, leading = folded(kind, inputs, mask, enable_gqa=bool(enable_gqa))
+            result = scaled_dot_product_attention(
+                *inputs, mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+            return result.reshape((*leading, *result.shape[1:]))
     call = opened(
         query, key, value, enable_gqa=bool(enable_gqa), broadcasts=True, mask=attn_mask,
         mask_name="attn_mask", causal="top_left" if is_causal else None, scale=scale,

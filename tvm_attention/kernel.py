@@ -143,10 +143,13 @@ class Kernel:
         )
         flat = tuple(s for x in strides for s in kernel_strides(x))
         extra = call.extra_arguments(self.workload, kind, lse)
-        return self.prepare_with(threads, (*scalars, *flat, *extra))
+        return self.prepare_with(threads, (*scalars, *flat, *extra), call.small_arrays)
 
-    def prepare_with(self, threads: int, arguments: tuple[float, ...]) -> PreparedCall:
-        """A call of these arguments, of which the first are tvm_attention.arguments.SCALARS."""
+    def prepare_with(
+        self, threads: int, arguments: tuple[float, ...], kept: tuple[Any, ...] = ()
+    ) -> PreparedCall:
+        """A call of these arguments, of which the first are tvm_attention.arguments.SCALARS; some are the
+        addresses of what is ``kept``."""
         assert self._compiled is not None  # kernels of other machines do not come here
         size = self._compiled.workspace(*arguments[: len(SCALARS)])
         if size > _MOST_WORKSPACE:
@@ -156,7 +159,7 @@ class Kernel:
                 f"parts of the batch or of the heads"
             )
         index = mask_index(self.workload)
-        return PreparedCall(self._compiled.main, size, threads, arguments, index)
+        return PreparedCall(self._compiled.main, size, threads, arguments, index, kept)
 
     def _check(self, call: Call) -> None:
         """That the call is what this kernel was loaded for."""

@@ -39,7 +39,7 @@ def plot_attention(
     Returns a matplotlib Figure of its own, which no pyplot state knows: ``figure.savefig("map.png")``;
     a notebook shows it. All panels share one scale of colours.
 
-    Raises UnsupportedError without matplotlib (the extra plot), InvalidTypeError or InvalidValueError for
+    Raises UnsupportedError without matplotlib (the extra viz), InvalidTypeError or InvalidValueError for
     weights and words that do not fit.
     """
     maps = _maps(weights)
@@ -76,7 +76,7 @@ def new_figure(width: float, height: float) -> Figure:
     if find_spec("matplotlib") is None:
         raise UnsupportedError(
             "drawing needs the package matplotlib, which is not installed; pip install "
-            "'tvm-attention[plot]', or matplotlib"
+            "'tvm-attention[viz]', or matplotlib"
         )
     from matplotlib.figure import Figure
 

@@ -36,13 +36,14 @@ workspace = Workspace()
 class PreparedCall:
     """A call but for its addresses: ``main`` takes five, then ``arguments``. If ``mask_index`` is not
     None, main's argument of this number is the address of the mask, and ``arguments`` hold that of
-    the call it was prepared for."""
+    the call it was prepared for. ``kept`` is what other arguments are the addresses of."""
 
     main: Any
     workspace_bytes: int
     threads: int
     arguments: tuple[Any, ...]
     mask_index: int | None = None
+    kept: tuple[Any, ...] = ()
 
     def run(self, query: int, key: int, value: int, out: int) -> None:
         """Compute on arrays at these addresses."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,42 @@ from numpy.typing import NDArray
 
 from tvm_attention.arrays import NumPyArrays, kind_of
 from tvm_attention.errors import InvalidTypeError
+
+_MOST_COMPARED = 1 << 12  # bytes
+
+
+def contents(*given: Any) -> tuple[Any, ...] | None:
+    """What makes calls with such arrays (or None) one call: the numbers that they hold now. None where a
+    check must look at them, as at those of other kinds than NumPy's and torch's."""
+    found: list[Any] = []
+    for array in given:
+        if array is None:
+            found.append(None)
+            continue
+        numbers = array if type(array) is np.ndarray else _numbers_of_tensor(array)
+        if numbers is None or numbers.nbytes > _MOST_COMPARED:
+            return None
+        found.append((array.dtype, numbers.shape, numbers.tobytes()))
+    return tuple(found)
+
+
+def _numbers_of_tensor(given: Any) -> NDArray[Any] | None:
+    """The memory of a torch tensor that the checks would take, bfloat16 as int16; None for any other."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or type(given) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    if given.requires_grad and torch.is_grad_enabled():
+        return None
+    if getattr(torch.autograd.forward_ad, "_current_level", 0) >= 0:  # it may have a tangent
+        return None
+    try:
+        plain = given.detach()
+        numbers: NDArray[Any] = (
+            plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain
+        ).numpy()
+    except (RuntimeError, TypeError):  # on another device, sparse, negated, without memory, ...
+        return None
+    return numbers
 
 
 def floats(name: str, given: Any) -> NDArray[np.float32]:

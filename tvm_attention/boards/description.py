@@ -14,8 +14,13 @@ import psutil
 
 import tvm_attention
 from tvm_attention.caches import cpu_list
-from tvm_attention.database.record import TARGET_NAME
-from tvm_attention.database.shapes import mapping, matching_text, one_line, whole_number
+from tvm_attention.database.shapes import (
+    TARGET_NAME,
+    mapping,
+    matching_text,
+    one_line,
+    whole_number,
+)
 from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.errors import AttentionError, InvalidTypeError, TuningError
 from tvm_attention.processor import core_kinds, usable_cpus

@@ -22,7 +22,7 @@ from tvm_attention.database import (
     searched_target,
     user_log_path,
 )
-from tvm_attention.database.record import TARGET_NAME
+from tvm_attention.database.shapes import TARGET_NAME
 from tvm_attention.digest import EXPRESSIONS
 from tvm_attention.errors import InvalidValueError, TuningLogError
 

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
 from tvm_attention import environment
 from tvm_attention.boards import PATIENCE, Boards
@@ -28,22 +27,18 @@ from tvm_attention.commands.arguments import (
     whole_number,
 )
 from tvm_attention.commands.ending import BAD_ARGUMENTS, INTERRUPTED, OK
-from tvm_attention.commands.logs_change import say_unless_searched
 from tvm_attention.commands.output import (
     console,
-    counted,
-    folding_table,
     print_json,
     say,
-    seconds_text,
 )
 from tvm_attention.commands.tune_modelled import GPU_TRIALS, is_gpu, run_modelled
 from tvm_attention.commands.tune_progress import Names, Show, view
+from tvm_attention.commands.tune_result import print_result, to_dict
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.export.toolchain import parsed_compilers
 from tvm_attention.modelling import THREADS, tune_modelled
-from tvm_attention.suites import shape_text
-from tvm_attention.tuning import TuningOutcome, TuningResult, tune
+from tvm_attention.tuning import TuningResult, tune
 from tvm_attention.workload import AttentionWorkload
 
 _TRIALS, _MODELLED_TRIALS = 64, 16
@@ -188,66 +183,6 @@ def _view(json: bool, out: Console, names: Names) -> AbstractContextManager[Show
         return view(out, names)
     err = console(stderr=True)
     return view(err, names) if err.is_terminal else nullcontext(lambda _: None)
-
-
-def to_dict(result: TuningResult, names: Names) -> dict[str, object]:
-    """The result as plain data; seconds, None where there are none."""
-    return {
-        "log": str(result.log),
-        "interrupted": result.interrupted,
-        "stopped": result.stopped,
-        "not_reached": len(names) - len(result.outcomes),
-        "records": [record.to_dict() for record in result.records],
-        "outcomes": [
-            {
-                "name": names[outcome.workload],
-                "workload": outcome.workload.to_dict(),
-                "variant": None if outcome.best is None else outcome.best.variant,
-                "decisions": None if outcome.best is None else dict(outcome.best.decisions),
-                "tuned": outcome.tuned,
-                "default": outcome.default,
-                "kept": outcome.kept,
-                "reason": outcome.reason,
-                "trials": outcome.trials,
-            }
-            for outcome in result.outcomes
-        ],
-    }
-
-
-def print_result(out: Console, result: TuningResult, names: Names) -> None:
-    """The outcome of each workload, where the records are, and what was not reached."""
-    if result.outcomes:
-        table = folding_table(
-            "workload", "default", "tuned", "kept", "reason", "best variant", "trials"
-        )
-        for outcome in result.outcomes:
-            table.add_row(*map(Text, _cells(outcome, names[outcome.workload])))
-        out.print(table)
-    if result.records:
-        say(out, f"{counted(len(result.records), 'record')} written to {result.log}")
-        say_unless_searched(result.log, result.records[0].target)
-    else:
-        say(out, "no records written")
-    left = len(names) - len(result.outcomes)
-    if left and not (result.interrupted or result.stopped):
-        say(
-            out,
-            f"{counted(left, 'workload')} not reached in the time given; the same command goes on",
-        )
-
-
-def _cells(outcome: TuningOutcome, name: str) -> Sequence[str]:
-    shape = shape_text(outcome.workload)
-    return (
-        name if name == shape else f"{name}\n{shape}",
-        seconds_text(outcome.default),
-        seconds_text(outcome.tuned),
-        "yes" if outcome.kept else "no",
-        outcome.reason,
-        "-" if outcome.best is None else outcome.best.variant,
-        str(outcome.trials),
-    )
 
 
 def _say_how_to_resume(arguments: Sequence[str], what: str = "interrupted") -> None:

@@ -18,7 +18,8 @@ from tvm_attention.cuda.compilers import compiler
 from tvm_attention.cuda.machine_code import Resources
 from tvm_attention.cuda.modelled import modelled_seconds, ranked
 from tvm_attention.database import TuningRecord, merge_into_log, read_log
-from tvm_attention.database.record import Provenance, Seconds
+from tvm_attention.database.provenance import Provenance
+from tvm_attention.database.record import Seconds
 from tvm_attention.digest import CUDA_EXPRESSION_DIGEST
 from tvm_attention.errors import KernelBuildError
 from tvm_attention.schedules import Candidate, cuda

@@ -16,7 +16,8 @@ from tvm_attention.database.logs import (
 )
 from tvm_attention.database.matching import Match, match
 from tvm_attention.database.places import searched_target, user_log_path
-from tvm_attention.database.record import SCHEMA, Provenance, Seconds, TuningRecord
+from tvm_attention.database.provenance import Provenance
+from tvm_attention.database.record import SCHEMA, Seconds, TuningRecord
 from tvm_attention.database.selection import left_to_measure, merge_records, prune_records, verify
 
 __all__ = [

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvm_attention import environment
-from tvm_attention.database.record import TARGET_NAME
+from tvm_attention.database.shapes import TARGET_NAME
 from tvm_attention.errors import InvalidValueError
 
 if TYPE_CHECKING:

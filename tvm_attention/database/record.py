@@ -7,34 +7,29 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import date
 from typing import Any, TypedDict, cast
 
+from tvm_attention.database.provenance import Provenance, check_provenance
 from tvm_attention.database.shapes import (
+    TARGET_NAME,
+    WORD,
+    decisions,
     mapping,
     matching_text,
     one_line,
+    seconds,
     whole_number,
     wrong,
     wrong_type,
 )
-from tvm_attention.errors import InvalidValueError
 from tvm_attention.target import LEVELS, HardwareFacts
 from tvm_attention.workload import AttentionWorkload
 from tvm_attention.workload_text import NO_OPTIONS, feature_text
 
 SCHEMA = 1
 KINDS = ("x86", "arm", "cuda")
-PROVENANCES = ("measured", "modelled")
 
-TARGET_NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]{0,63}")
-_WORD = re.compile(r"[a-z_]{1,64}")
 _VERSION = re.compile(r"[0-9A-Za-z.+-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-f]{8,128}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_CPUS = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
-_MAX_CORE_KINDS = 16
-_MAX_DECISIONS = 64
-_MOST_NEXT = 16
-_MAX_DECISION = 65536
-_MAX_SECONDS = 1e6
 
 
 class Seconds(TypedDict):
@@ -43,43 +38,6 @@ class Seconds(TypedDict):
     tuned: float
     default: float
     spread: float
-
-
-class Runner(TypedDict):
-    """A candidate that came after the record's own, and its modelled seconds."""
-
-    variant: str
-    decisions: dict[str, int]
-    seconds: float
-
-
-class Model(TypedDict):
-    """The tool with its version, the core whose model it used, how the way of modelling did where it could be
-    measured, and the next best candidates, to be measured later."""
-
-    tool: str
-    core: str
-    validation: str
-    next: list[Runner]
-
-
-class _Origin(TypedDict):
-    kind: str
-    on: str
-    trials: int
-
-
-class Provenance(_Origin, total=False):
-    """``kind`` "measured" or "modelled", on or by what, and after how many trials.
-
-    Of a measured one also, where known, ``cpus``: the logical processors that the measurement was bound
-    to ("4-7"), and ``cores``: how many of them are of which micro-architecture ({"cortex_a76": 4}).
-    ``model`` is there for records that ``tvm-attention tune --modelled`` wrote.
-    """
-
-    cpus: str
-    cores: dict[str, int]
-    model: Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,14 +72,14 @@ class TuningRecord:
         matching_text("target", self.target, TARGET_NAME)
         if self.length_class != self.workload.length_class:
             raise wrong("length_class", f"{self.workload.length_class!r}", self.length_class)
-        matching_text("variant", self.variant, _WORD)
-        _check_decisions(self.decisions)
+        matching_text("variant", self.variant, WORD)
+        decisions("decisions", self.decisions)
         _check_seconds(self.seconds)
         _check_hardware(self.hardware, self.target)
         whole_number("threads", self.threads, 1, 4096)
         matching_text("tvm", self.tvm, _VERSION)
         matching_text("expression", self.expression, _DIGEST)
-        _check_provenance(self.provenance)
+        check_provenance(self.provenance)
         matching_text("date", self.date, _DATE)
         try:
             date.fromisoformat(self.date)
@@ -175,28 +133,10 @@ class TuningRecord:
         return cls(**cast("dict[str, Any]", {**data, "workload": workload}))
 
 
-def _check_decisions(decisions: object) -> None:
-    if not isinstance(decisions, dict):
-        raise wrong_type("decisions", "a mapping of names to ints", decisions)
-    if len(decisions) > _MAX_DECISIONS:
-        raise InvalidValueError(f"decisions: expected at most {_MAX_DECISIONS}")
-    for name, value in decisions.items():
-        matching_text("decisions: name", name, _WORD)
-        whole_number(f"decisions: {name}", value, 0, _MAX_DECISION)
-
-
-def _check_seconds(seconds: object) -> None:
-    data = mapping("seconds", seconds, set(Seconds.__annotations__))
+def _check_seconds(value: object) -> None:
+    data = mapping("seconds", value, set(Seconds.__annotations__))
     for name, value in data.items():
-        _check_time(f"seconds: {name}", value, may_be_zero=name == "spread")
-
-
-def _check_time(where: str, value: object, *, may_be_zero: bool = False) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise wrong_type(where, "a number", value)
-    # NaN fails every comparison; math.isfinite would overflow on a very long int.
-    if not (0 <= value <= _MAX_SECONDS) or (value == 0 and not may_be_zero):
-        raise wrong(where, f"more than 0 and at most {_MAX_SECONDS:g}", value)
+        seconds(f"seconds: {name}", value, may_be_zero=name == "spread")
 
 
 def _check_hardware(hardware: object, target: str) -> None:
@@ -211,46 +151,3 @@ def _check_hardware(hardware: object, target: str) -> None:
         whole_number(f"hardware: {cache}", data[cache], 0, 2**40)
     if any(target in levels for levels in LEVELS.values()) and target != data["isa"]:
         raise wrong("hardware: isa", f"{target!r}, the record's target", data["isa"])
-
-
-def _check_provenance(provenance: object) -> None:
-    given: set[str] = set(provenance) if isinstance(provenance, dict) else set()
-    modelled = isinstance(provenance, dict) and provenance.get("kind") == "modelled"
-    optional = {"model"} if modelled else {"cpus", "cores"}
-    data = mapping("provenance", provenance, {*_Origin.__annotations__, *(given & optional)})
-    if data["kind"] not in PROVENANCES:
-        raise wrong("provenance: kind", f"one of {', '.join(PROVENANCES)}", data["kind"])
-    one_line("provenance: on", data["on"])
-    whole_number("provenance: trials", data["trials"], 0, 10**9)
-    if "cpus" in data:
-        one_line("provenance: cpus", data["cpus"])
-        matching_text("provenance: cpus", data["cpus"], _CPUS)
-    if "cores" in data:
-        _check_cores(data["cores"])
-    if "model" in data:
-        _check_model(data["model"])
-
-
-def _check_cores(cores: object) -> None:
-    if not isinstance(cores, dict):
-        raise wrong_type("provenance: cores", "a mapping of names to ints", cores)
-    if len(cores) > _MAX_CORE_KINDS:
-        raise InvalidValueError(f"provenance: cores: expected at most {_MAX_CORE_KINDS} kinds")
-    for name, count in cores.items():
-        matching_text("provenance: cores: name", name, TARGET_NAME)
-        whole_number(f"provenance: cores: {name}", count, 1, 4096)
-
-
-def _check_model(model: object) -> None:
-    data = mapping("provenance: model", model, set(Model.__annotations__))
-    for name in ("tool", "core", "validation"):
-        one_line(f"provenance: model: {name}", data[name])
-    if not isinstance(data["next"], list):
-        raise wrong_type("provenance: model: next", "a list", data["next"])
-    if len(data["next"]) > _MOST_NEXT:
-        raise InvalidValueError(f"provenance: model: next: expected at most {_MOST_NEXT}")
-    for runner in data["next"]:
-        fields_of = mapping("provenance: model: next", runner, set(Runner.__annotations__))
-        matching_text("provenance: model: next: variant", fields_of["variant"], _WORD)
-        _check_decisions(fields_of["decisions"])
-        _check_time("provenance: model: next: seconds", fields_of["seconds"])

@@ -8,7 +8,7 @@ from datetime import date
 from importlib.metadata import version
 
 from tvm_attention.database import SCHEMA, Provenance, Seconds, TuningRecord
-from tvm_attention.database.record import Model, Runner
+from tvm_attention.database.provenance import Model, Runner
 from tvm_attention.digest import EXPRESSION_DIGEST
 from tvm_attention.modelling import tools
 from tvm_attention.modelling.cores import Core

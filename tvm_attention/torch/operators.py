@@ -47,10 +47,11 @@ def _attention(
     kv_lengths: torch.Tensor | None = None,
 ) -> Any:
     sides = None if window is None else (window[0], window[1])  # torch hands on a list
-    if sinks is None and alibi_slopes is None and kv_lengths is None:
-        result = functional.attention_again(query, key, value, mask, causal, sides, softcap, scale)
-        if result is not None:
-            return result
+    result = functional.attention_again(
+        query, key, value, mask, causal, sides, softcap, scale, alibi_slopes, sinks, kv_lengths
+    )
+    if result is not None:
+        return result
     return functional.attention(
         query, key, value, mask=mask, causal=causal, scale=scale, window=sides, softcap=softcap,
         sinks=sinks, alibi_slopes=alibi_slopes, kv_lengths=kv_lengths,
@@ -104,7 +105,7 @@ def _check_meta(*tensors: torch.Tensor | None) -> None:
             f"dtype: expected {' or '.join(DTYPES)} of query, key and value alike, got "
             f"{', '.join(sorted(dtypes))}; convert the inputs"
         )
-    if any(x.ndim < 2 for x in given[:3]):
+    if any(not 2 <= x.ndim <= 4 for x in given[:3]):  # of more, the result's strides are not told
         raise InvalidValueError(
             f"query, key and value: expected 2 to 4 axes (batch, heads, rows, dim), got shapes "
             f"{', '.join(str(tuple(x.shape)) for x in given[:3])}"

@@ -100,7 +100,8 @@ def enable() -> None:
     That is torch.nn.functional's, however it was imported, and with it nn.MultiheadAttention (called
     with need_weights=False; with True it computes no such attention), timm, diffusers and others.
     Compiled functions are compiled again. A call that ours does not serve (gradients, dropout, float64,
-    more than four axes, ...) is torch's as before, and a FallbackWarning says why, once a reason.
+    more than four axes where it is compiled, ...) is torch's as before, and a FallbackWarning says why,
+    once a reason.
     Calling it twice is calling it once.
     """
     _routing.change(enabled=True)

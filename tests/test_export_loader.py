@@ -1,4 +1,4 @@
-"""What lies beside the kernels: the loader and what it refuses, the command line, compilers, the choice."""
+"""The loader that lies beside exported kernels: what it passes on and what it refuses; the README's C."""
 
 from __future__ import annotations
 
@@ -13,18 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exported_calls import needs_compiler
+from exported_calls import ARCHITECTURE, needs_compiler
 
 from tvm_attention import reference
 from tvm_attention.__main__ import main
-from tvm_attention.errors import InvalidValueError, KernelBuildError, UnsupportedError
 from tvm_attention.export.archive import Archive, ArchiveError, files
-from tvm_attention.export.chosen import chosen_kernels
-from tvm_attention.export.table import table_source
-from tvm_attention.export.toolchain import find_toolchain, parsed_compilers
 from tvm_attention.target import detect_target
 from tvm_attention.workload import AttentionWorkload
-from tvm_attention.workload_text import written
 
 PLAIN = AttentionWorkload(head_dim=64)
 
@@ -39,35 +34,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@needs_compiler
-def test_json_says_what_was_written(
-    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["--workload", "head_dim=64", "--targets", "native", "-o", str(tmp_path / "x")]
-    assert main(["export", *arguments, "--json"]) == 0
-    captured = capsys.readouterr()
-    assert captured.err == ""  # no progress where no terminal is
-    (archive,) = json.loads(captured.out)["archives"]
-    folder = tmp_path / "x" / architecture()
-    assert archive["folder"] == str(folder)
-    assert archive["architecture"] == architecture()
-    assert archive["bytes"] == {
-        name: (folder / name).stat().st_size
-        for name in ("libtvm_attention.so", "libtvm_attention.a")
-    }
-    (kernel,) = archive["kernels"]
-    assert kernel["workload"] == PLAIN.to_dict()
-    assert kernel["target"] == detect_target().name
-    assert kernel["source"]
-
-
 @pytest.fixture
 def copy(exported: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(exported, tmp_path / "copy"))
-
-
-def architecture() -> str:
-    return {"x86": "x86_64", "arm": "aarch64"}[detect_target().kind]
 
 
 @needs_compiler
@@ -119,7 +88,7 @@ def test_the_readme_s_c_is_a_program(exported: Path, tmp_path: Path) -> None:
     readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```c\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
     (tmp_path / "program.c").write_text(PROGRAM % block)
-    library = exported / architecture() / "libtvm_attention.a"
+    library = exported / ARCHITECTURE / "libtvm_attention.a"
     options = ["-Wall", "-Werror", f"-I{exported}/include", str(library), "-pthread", "-lm"]
     subprocess.run(["cc", "program.c", *options, "-o", "program"], cwd=tmp_path, check=True)
     subprocess.run([tmp_path / "program"], check=True)
@@ -133,7 +102,7 @@ def test_the_loader_passes_options_on(exported: Path) -> None:
         "mask": np.where(rng.random((9, 30)) < 0.7, 0.5, -np.inf).astype(np.float32),
         "softcap": 20.0, "alibi_slopes": [0.5, 0.25, 0.125, 0.0625], "sinks": [0.0, 1.0, -1.0, 2.0],
     }  # fmt: skip
-    archive = Archive.open(exported / architecture())
+    archive = Archive.open(exported / ARCHITECTURE)
     out, lse = archive.attention(q, k, v, return_lse=True, **options)
     expected = reference.attended(q, k, v, **options)
     assert np.abs(out - expected.out).max() < 4e-6
@@ -170,7 +139,7 @@ def rewritten(place: Path, change: Callable[[dict[str, Any]], None]) -> None:
     ],
 )
 def test_manifests_refused(copy: Path, name: str, value: object, why: str) -> None:
-    rewritten(copy / architecture(), lambda found: found.update({name: value}))
+    rewritten(copy / ARCHITECTURE, lambda found: found.update({name: value}))
     with pytest.raises(ArchiveError) as refused:
         Archive.open(copy)
     assert why in str(refused.value)
@@ -186,7 +155,7 @@ def test_manifests_refused(copy: Path, name: str, value: object, why: str) -> No
     ],
 )
 def test_libraries_refused(copy: Path, change: Callable[[bytes], bytes], why: str) -> None:
-    library = copy / architecture() / "libtvm_attention.so"
+    library = copy / ARCHITECTURE / "libtvm_attention.so"
     library.write_bytes(change(library.read_bytes()))
     with pytest.raises(ArchiveError) as refused:
         Archive.open(copy)
@@ -197,14 +166,14 @@ def test_libraries_refused(copy: Path, change: Callable[[bytes], bytes], why: st
 def test_a_library_of_another_architecture_is_refused(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = "aarch64" if architecture() == "x86_64" else "x86_64"
+    other = "aarch64" if ARCHITECTURE == "x86_64" else "x86_64"
     monkeypatch.setattr(files.platform, "machine", lambda: other)
     with pytest.raises(
-        ArchiveError, match=f"expected an archive for {other}, it has {architecture()}"
+        ArchiveError, match=f"expected an archive for {other}, it has {ARCHITECTURE}"
     ):
         Archive.open(copy)
-    with pytest.raises(ArchiveError, match=f"got one for '{architecture()}'"):
-        Archive.open(copy / architecture())
+    with pytest.raises(ArchiveError, match=f"got one for '{ARCHITECTURE}'"):
+        Archive.open(copy / ARCHITECTURE)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"library": "tvm_attention"}'])
@@ -218,7 +187,7 @@ def test_damaged_manifests_are_refused(text: str, tmp_path: Path) -> None:
 
 @needs_compiler
 def test_the_manifest_says_what_is_there(exported: Path) -> None:
-    found = json.loads((exported / architecture() / "manifest.json").read_text())
+    found = json.loads((exported / ARCHITECTURE / "manifest.json").read_text())
     assert found["schema"] == 1
     first, second = found["kernels"]
     assert first["workload"] == PLAIN.to_dict()
@@ -226,78 +195,4 @@ def test_the_manifest_says_what_is_there(exported: Path) -> None:
     assert second["workload"]["output"] == "attention_and_lse"
     assert {"variant", "decisions", "schedule", "rung", "target", "length_class"} <= set(first)
     for file in found["files"].values():
-        assert (exported / architecture() / file["name"]).stat().st_size == file["bytes"]
-
-
-def test_choice_and_order() -> None:
-    targets = ["cortex-a72", "x86-64-v2", "cortex-a53", "x86-64-v4", "neoverse-n1", "X86_64_V2"]
-    chosen = chosen_kernels([PLAIN, PLAIN, AttentionWorkload(head_dim=80)], targets)
-    order = {a: [(k.workload.head_dim, k.target.name) for k in ks] for a, ks in chosen.items()}
-    assert order == {
-        "x86_64": [(d, t) for d in (64, 80) for t in ("x86-64-v4", "x86-64-v2")],
-        "aarch64": [(d, t) for d in (64, 80) for t in ("neoverse_n1", "cortex_a72", "cortex_a53")],
-    }
-    cores = {k.target.name: k.core for k in chosen["aarch64"]}
-    assert cores == {"neoverse_n1": 0x410D0C, "cortex_a72": 0x410D08, "cortex_a53": 0x410D03}
-    text = table_source(chosen["aarch64"], "1.0", "aarch64")
-    assert text.count(".core = 0x410d08") == 2
-    assert "tvi_number_of_kernels = 6;" in text
-
-
-@pytest.mark.parametrize(
-    ("workload", "why"),
-    [
-        (AttentionWorkload(head_dim=64, output="weights"), "weights"),
-    ],
-)
-def test_workloads_refused(workload: AttentionWorkload, why: str) -> None:
-    with pytest.raises(UnsupportedError, match=why):
-        chosen_kernels([workload], ["x86-64-v2"])
-
-
-def test_workloads_as_text_are_read_back() -> None:
-    for workload in (
-        PLAIN,
-        AttentionWorkload(
-            head_dim=40, value_dim=8, causal=True, window=(3, -1), softcap=True, mask="bool"
-        ),
-    ):
-        assert AttentionWorkload.from_text(written(workload)) == workload
-
-
-def test_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert parsed_compilers(["aarch64=gcc -O1"]) == {"aarch64": "gcc -O1"}
-    for pair in ("aarch64", "mips=gcc"):
-        with pytest.raises(InvalidValueError, match="expected ARCHITECTURE=COMMAND"):
-            parsed_compilers([pair])
-    with pytest.raises(KernelBuildError, match="'/nowhere/cc', which is not there"):
-        find_toolchain("x86_64", {"x86_64": "/nowhere/cc"})
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.delenv("CC", raising=False)
-    with pytest.raises(KernelBuildError, match="apt install gcc-aarch64-linux-gnu"):
-        find_toolchain("aarch64")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--workload", "head_dim=64", "--targets", ","], "at least one workload and one target"),
-        (["--workload", "head_dim=64", "--targets", "pentium"], "pentium"),
-        (
-            ["--workload", "head_dim=64", "--targets", "x86-64-v2", "--compiler", "gcc"],
-            "ARCHITECTURE=",
-        ),
-        (["--workload", "head_dim=64,output=weights", "--targets", "x86-64-v2"], "weights"),
-        (
-            ["--workload", "head_dim=64", "--targets", "x86-64-v2", "--compiler", "x86_64=false"],
-            "failed",
-        ),
-    ],
-)
-def test_commands_refused(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["export", *arguments, "-o", str(tmp_path / "x")]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert said in error
+        assert (exported / ARCHITECTURE / file["name"]).stat().st_size == file["bytes"]
