@@ -62,6 +62,9 @@ class DLPackCudaArrays(NumPyArrays):
             f"shape {array.shape}; make it contiguous first"
         )
 
+    def expanded(self, array: Any, shape: Shape) -> Any:
+        return np.broadcast_to(array, shape, subok=True)
+
     def empty(self, shape: Shape, like: Any, dtype: str | None = None) -> Any:
         name = self.dtype(like) if dtype is None else dtype
         size = int(np.prod(shape)) * ELEMENT_BYTES[name]

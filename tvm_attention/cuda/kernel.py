@@ -88,9 +88,11 @@ class DeviceKernel(Kernel):
         loaded = self._loaded_on(kind.device(inputs[0]), candidate)
         kept: list[Any] = []  # until all is started: memory freed then is used again after it
 
-        def address(numbers: NDArray[Any]) -> int:
-            kept.append(kind.uploaded(np.ascontiguousarray(numbers), inputs[0]))
-            return int(kind.address(kept[-1]))
+        def address(numbers: Any) -> int:
+            if isinstance(numbers, np.ndarray):
+                numbers = kind.uploaded(np.require(numbers, requirements="CW"), inputs[0])
+            kept.append(numbers)
+            return int(kind.address(numbers))
 
         sizes_of_launch = grids(self.workload, candidate, sizes, loaded.multiprocessors)
         scalars = call.scalars(1, sizes_of_launch.splits)

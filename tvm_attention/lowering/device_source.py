@@ -25,9 +25,22 @@ def device_source(func: tirx.PrimFunc, target: dict[str, Any], name: str) -> Dev
     ``target`` is the argument of tvm.target.Target. Raises KernelBuildError for a kernel beyond the
     target's limits of threads or shared memory.
     """
-    cuda = tvm.target.Target(target, host={"kind": "llvm"})
+    text, kernels = generated(func, target, name)
+    functions = tuple(_described(f) for f in kernels)
+    for kernel, f in zip(kernels, functions, strict=True):
+        _check_limits(kernel, f, target)
+    # One block a multiprocessor may take all registers: without the number, some compilers keep room for
+    # more and spill.
+    text = re.sub(r"__launch_bounds__\((\d+)\)", r"__launch_bounds__(\1, 1)", text)
+    return DeviceCode(text[text.index('extern "C" __global__') :], functions)
+
+
+def generated(func: tirx.PrimFunc, target: dict[str, Any], name: str) -> tuple[str, list[Any]]:
+    """What TVM's generator of the target's kind, "cuda" or "opencl", writes, and the functions that are
+    kernels in order of their launches."""
+    made_for = tvm.target.Target(target, host={"kind": "llvm"})
     module = tvm.IRModule({name: func.with_attr("global_symbol", name)})
-    module = tirx.transform.BindTarget(cuda)(module)
+    module = tirx.transform.BindTarget(made_for)(module)
     for step in _steps():
         module = step(module)
     kernels = {
@@ -35,9 +48,6 @@ def device_source(func: tirx.PrimFunc, target: dict[str, Any], name: str) -> Dev
         for variable, f in sorted(module.functions_items(), key=lambda item: item[0].name_hint)
         if int(f.attrs.get("calling_conv", 0)) == _DEVICE_CALL
     }
-    functions = tuple(_described(f) for f in kernels.values())
-    for kernel, f in zip(kernels.values(), functions, strict=True):
-        _check_limits(kernel, f, target)
     device = tvm.IRModule(kernels)
     for step in (
         tirx.transform.LowerWarpMemory(),
@@ -45,11 +55,8 @@ def device_source(func: tirx.PrimFunc, target: dict[str, Any], name: str) -> Dev
         tirx.transform.LowerIntrin(),
     ):
         device = step(device)
-    text: str = tvm.get_global_func("target.build.cuda")(device, cuda).inspect_source()
-    # One block a multiprocessor may take all registers: without the number, some compilers keep room for
-    # more and spill.
-    text = re.sub(r"__launch_bounds__\((\d+)\)", r"__launch_bounds__(\1, 1)", text)
-    return DeviceCode(text[text.index('extern "C" __global__') :], functions)
+    build = tvm.get_global_func(f"target.build.{target['kind']}")
+    return str(build(device, made_for).inspect_source()), list(kernels.values())
 
 
 def _steps() -> tuple[Any, ...]:
