@@ -1,5 +1,5 @@
-"""Faults written into the source of CUDA kernels, all at once, of which one at a time is there when the kernel runs:
-so that one compilation serves for all. Each must make a check fail."""
+"""Faults written into the source of CUDA kernels, all at once, of which one at a time is there when the
+kernel runs: so that one compilation serves for all. Each must make a check fail."""
 
 from __future__ import annotations
 

@@ -127,13 +127,19 @@ class UnderThreadSanitizer(OnCPU):
             address = value.value if is_array else ctypes.addressof(value)
             size = extents[address] - address if is_array else ctypes.sizeof(value)
             sizes.append((address, size))
-            made += [struct.pack("3q", is_array, size, address % 64), ctypes.string_at(address, size)]
+            made += [
+                struct.pack("3q", is_array, size, address % 64),
+                ctypes.string_at(address, size),
+            ]
         with tempfile.NamedTemporaryFile(prefix="tvm_attention_test") as file:
             Path(file.name).write_bytes(b"".join(made))
             # ThreadSanitizer knows where programs lie in memory if they are not put anywhere.
             program = str(racing_program(self.code.source))
             command = ["setarch", "-R", program, function.name, file.name]
-            options = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1:exitcode=66:report_thread_leaks=0"}
+            options = {
+                **os.environ,
+                "TSAN_OPTIONS": "halt_on_error=1:exitcode=66:report_thread_leaks=0",
+            }
             done = subprocess.run(command, capture_output=True, text=True, env=options)
             assert done.returncode != 66, f"{function.name}: a race: {done.stderr[:800]}"
             fault = _FAULTS.get(done.returncode - 10, done.stderr[-400:])

@@ -1,5 +1,5 @@
-"""Another stand-in for a GPU: the OpenCL source that TVM makes of the same scheduled module, on PoCL. Nothing of it is
-ours but what replaces the functions of CUDA headers (opencl_on_cpu.h)."""
+"""Another stand-in for a GPU: the OpenCL source that TVM makes of the same scheduled module, on PoCL. Nothing
+of it is ours but what replaces the functions of CUDA headers (opencl_on_cpu.h)."""
 
 from __future__ import annotations
 
@@ -93,8 +93,10 @@ class OnPoCL(OnCPU):
                 given.append(np.frombuffer(bytes(value), type(value))[0])
                 continue
             address = int(value.value or 0)
-            host = np.frombuffer((ctypes.c_char * (extents[address] - address)).from_address(address), np.uint8)  # fmt: skip
-            buffer = pyopencl.Buffer(queue().context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=host)  # fmt: skip
+            memory = (ctypes.c_char * (extents[address] - address)).from_address(address)
+            host = np.frombuffer(memory, np.uint8)
+            how = flags.READ_WRITE | flags.COPY_HOST_PTR
+            buffer = pyopencl.Buffer(queue().context, how, hostbuf=host)
             given.append(buffer)
             back.append((host, buffer))
         x, y = function.threads

@@ -14,7 +14,6 @@ from test_cuda_driver import OnGPU, machine, on_gpu, stand_in
 from torch.nn import functional as F
 
 import tvm_attention.torch
-from tvm_attention import runtime
 from tvm_attention import (
     KVCache,
     PagedKVCache,
@@ -23,6 +22,7 @@ from tvm_attention import (
     attention_varlen,
     paged_attention,
     quantise,
+    runtime,
 )
 from tvm_attention.arrays import TorchCudaTensors
 from tvm_attention.schedules import cuda
@@ -39,7 +39,7 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "_TILES", ((4, 8, 2, 2),))
     monkeypatch.setattr(cuda, "_SPLIT_KV_TILES", ((16, 1),))
     monkeypatch.setattr(cuda, "_TENSOR_TILES", ((8, 2, 4),))
-    monkeypatch.setattr(runtime, "available_logs", lambda: [])
+    monkeypatch.setattr(runtime, "available_logs", list)
 
 
 def here(tensor: Any) -> Any:
@@ -59,10 +59,11 @@ def assert_same(found: Any, expected: Any, error: float = 1e-5) -> None:
 
 def test_packed_sequences(machine: Any) -> None:
     q, k, v = on_gpu(40, 4, 32), on_gpu(70, 2, 32), on_gpu(70, 2, 32)
-    expected, sums = attention_varlen(*map(here, (q, k, v)), *OFFSETS, causal="bottom_right", return_lse=True)  # fmt: skip
+    options: dict[str, Any] = {"causal": "bottom_right", "return_lse": True}
+    expected, sums = attention_varlen(*map(here, (q, k, v)), *OFFSETS, **options)
     offsets = [there(torch.tensor(x, dtype=torch.int32)) for x in OFFSETS]
     for given in (OFFSETS, offsets):
-        out, lse = attention_varlen(q, k, v, *given, causal="bottom_right", return_lse=True)
+        out, lse = attention_varlen(q, k, v, *given, **options)
         assert_same(out, expected)
         assert torch.allclose(here(lse), sums, atol=1e-5)
 
@@ -102,7 +103,7 @@ def test_a_cache_on_a_gpu(machine: Any, dtype: str, error: float) -> None:
     for memory in (caches[0].key, caches[0].value):
         memory[...] = 127 if stored == "int8" else float("nan")
     for rows, counts in ((30, [30, 7]), (1, None), (1, None)):
-        k, v, q = on_gpu(2, 2, rows, 32, dtype=given), on_gpu(2, 2, rows, 32, dtype=given), on_gpu(2, 4, rows, 32, dtype=given)  # fmt: skip
+        k, v, q = (on_gpu(2, heads, rows, 32, dtype=given) for heads in (2, 2, 4))
         caches[0].append(k, v, lengths=counts)
         caches[1].append(here(k), here(v), lengths=counts)
         found, expected = (

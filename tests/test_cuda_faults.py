@@ -1,5 +1,5 @@
-"""Faults written into CUDA kernels: each makes a check fail, by wrong numbers or as a race that ThreadSanitizer sees.
-And the kernels as they are race nowhere."""
+"""Faults written into CUDA kernels: each makes a check fail, by wrong numbers or as a race that
+ThreadSanitizer sees. And the kernels as they are race nowhere."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_threads_race_only_without_a_barrier(
         check(candidate, *arrays_of(candidate), order=2)
         for fault in range(1, faults + 1):
             choose(fault)
-            with pytest.raises(AssertionError, match="race|error of nan"):
+            with pytest.raises(AssertionError, match=r"race|error of nan"):
                 check(candidate, *arrays_of(candidate))
 
 
@@ -95,7 +95,11 @@ def test_axes_of_threads_that_are_bound_wrong_are_noticed(candidate: Candidate) 
 
 
 def test_limits_that_are_off_by_one_are_noticed() -> None:
-    for candidate, faults in ((FUSED, (1, 2)), (SEVERAL_WARPS[3], (1, 2)), (SEVERAL_WARPS[4], (1,))):
+    for candidate, faults in (
+        (FUSED, (1, 2)),
+        (SEVERAL_WARPS[3], (1, 2)),
+        (SEVERAL_WARPS[4], (1,)),
+    ):
         with faulty(cuda_faults.one_too_far(source_of(candidate))) as choose:
             assert not fails(candidate, 0)
             for fault in faults:

@@ -1,5 +1,5 @@
-"""The emulated tensor cores (cuda_on_cpu.h) lane by lane, by the tables of fragments in the PTX manual: which row and
-column each register of each lane holds (PTX ISA, matrix multiply-accumulate operations by mma; ldmatrix)."""
+"""The emulated tensor cores (cuda_on_cpu.h) lane by lane, by the tables of fragments in the PTX manual: which
+row and column each register of each lane holds (PTX ISA, multiply-accumulate by mma; ldmatrix)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_on_cpu import OnCPU, library
+from cuda_on_cpu import OnCPU
 from numpy.typing import NDArray
 
 from tvm_attention.cuda.launching import Parameters, parameter_types
@@ -25,7 +25,8 @@ extern "C" __global__ void __launch_bounds__(32, 1) multiply(T* query_ptr, T* ke
   memcpy(a, query_ptr + lane * 8, 16), memcpy(b, key_ptr + lane * 4, 8);
   multiply_add(out_ptr + lane * 4, a, b[0], b[1], query_ptr);
 }
-extern "C" __global__ void __launch_bounds__(32, 1) load(ushort* query_ptr, ushort* key_ptr, ushort* out_ptr) {
+extern "C" __global__ void __launch_bounds__(32, 1) load(
+    ushort* query_ptr, ushort* key_ptr, ushort* out_ptr) {
   int lane = (int)threadIdx.x;
   uint plain[4], transposed[4];
   load_matrices(plain, query_ptr + lane * 8), load_transposed(transposed, key_ptr + lane * 8);
@@ -40,7 +41,8 @@ def run(name: str, element: str, query: Array, key: Array, out: Array) -> Array:
     function = DeviceFunction(name, ("query", "key", "out"), (32, 1), 0)
     values = {n: x.ctypes.data for n, x in zip(function.parameters, (query, key, out), strict=True)}
     types = parameter_types(AttentionWorkload(head_dim=16))
-    OnCPU(DeviceCode(source, (function,))).launch(function, 1, Parameters(function.parameters, types, values), 0)  # fmt: skip
+    parameters = Parameters(function.parameters, types, values)
+    OnCPU(DeviceCode(source, (function,))).launch(function, 1, parameters, 0)
     return out
 
 
@@ -69,7 +71,8 @@ def dealt_out(matrix: Array, place: Any, elements: int) -> Array:
 @pytest.mark.parametrize("element", ["half", "ushort"])
 def test_products_of_every_lane(element: str) -> None:
     rng = np.random.default_rng(0)
-    a, b, c = (rng.integers(-99, 100, shape).astype(np.float32) for shape in ((16, 16), (16, 8), (16, 8)))  # fmt: skip
+    shapes = ((16, 16), (16, 8), (16, 8))
+    a, b, c = (rng.integers(-99, 100, shape).astype(np.float32) for shape in shapes)
 
     def stored(numbers: Array) -> Array:
         if element == "half":
@@ -100,7 +103,8 @@ def test_turing_takes_two_steps_of_eight() -> None:
     """mma.m16n8k8: A's registers are rows lane / 4 and 8 further at columns 2 (lane % 4) and the next, B's
     rows 2 (lane % 4) and the next at column lane / 4. The header names those of each step."""
     header = files("tvm_attention.cuda").joinpath("tensor_cores.cuh").read_text("utf-8")
-    steps = re.findall(r'm16n8k8\.row.*?"r"\(a\[(\d)\]\), "r"\(a\[(\d)\]\), "r"\(b(\d)\)', header, re.DOTALL)  # fmt: skip
+    operands = r'm16n8k8\.row.*?"r"\(a\[(\d)\]\), "r"\(a\[(\d)\]\), "r"\(b(\d)\)'
+    steps = re.findall(operands, header, re.DOTALL)
     assert len(steps) == 2
     rng = np.random.default_rng(1)
     a, b = rng.integers(-9, 10, (16, 16)), rng.integers(-9, 10, (16, 8))

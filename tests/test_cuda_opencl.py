@@ -20,7 +20,9 @@ from tvm_attention.workload import AttentionWorkload
 def _pocl(monkeypatch: pytest.MonkeyPatch) -> None:
     own = cuda_on_cpu.code_of
 
-    def opencl(workload: AttentionWorkload, candidate: Candidate, arch: str = "sm_80") -> DeviceCode:
+    def opencl(
+        workload: AttentionWorkload, candidate: Candidate, arch: str = "sm_80"
+    ) -> DeviceCode:
         source = opencl_on_cpu.source(workload, candidate)
         return replace(own(workload, candidate, arch), source=source)
 

@@ -53,9 +53,9 @@ def attention_varlen(
     NumPy arrays, torch tensors or anything with DLPack, on the processor or a GPU; any strides, read in
     place while the last axis is dense. Hq may be a multiple of Hkv. Rows ``cu_seqlens_q[n]`` up to before
     ``cu_seqlens_q[n + 1]`` of the query are those of sequence n, and likewise ``cu_seqlens_k`` for key and
-    value: each one number longer than there are sequences, from 0 to Tq and to Tk (on the processor, best: the
-    grids of a GPU's kernels follow from them, and a tensor there has to be waited for). A sequence
-    may have no queries, no keys or neither; where it has no keys, its queries give zeros.
+    value: each one number longer than there are sequences, from 0 to Tq and to Tk. (Offsets on a GPU have
+    to be waited for: the grids of its kernels follow from them.) A sequence may have no queries, no keys
+    or neither; where it has no keys, its queries give zeros.
 
     Within a sequence the options mean what they mean to ``attention``: causal="bottom_right" lets its
     last query see its last key, whatever the two lengths; ``alibi_slopes`` is (Hq,) or (sequences, Hq).

@@ -14,6 +14,7 @@ from tvm_attention.arrays.kind import type_name
 from tvm_attention.call import Call
 from tvm_attention.cuda.dlpack_arrays import device_kind
 from tvm_attention.cuda.launching import WORKSPACE, Parameters, grids, parameter_types
+from tvm_attention.cuda.memory import Shadow
 from tvm_attention.device_code import DeviceCode, DeviceFunction
 from tvm_attention.dtypes import ELEMENT_BYTES
 from tvm_attention.errors import InvalidTypeError
@@ -89,7 +90,7 @@ class DeviceKernel(Kernel):
         kept: list[Any] = []  # until all is started: memory freed then is used again after it
 
         def address(numbers: Any) -> int:
-            if isinstance(numbers, np.ndarray):
+            if isinstance(numbers, np.ndarray) and not isinstance(numbers, Shadow):
                 numbers = kind.uploaded(np.require(numbers, requirements="CW"), inputs[0])
             kept.append(numbers)
             return int(kind.address(numbers))

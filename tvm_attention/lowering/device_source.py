@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tvm
@@ -18,21 +18,17 @@ from tvm_attention.lowering.statements import statements
 _DEVICE_CALL = 2  # TVM's calling convention of a function that a grid runs
 
 
-def device_source(func: tirx.PrimFunc, target: dict[str, Any], name: str) -> DeviceCode:
-    """CUDA source of a function lowered by tvm_attention.lowering.device; its kernels are called ``name``
-    and a number.
-
-    ``target`` is the argument of tvm.target.Target. Raises KernelBuildError for a kernel beyond the
-    target's limits of threads or shared memory.
-    """
+def device_source(
+    func: tirx.PrimFunc, target: dict[str, Any], name: str
+) -> tuple[DeviceCode, list[Any]]:
+    """CUDA source of a function lowered by tvm_attention.lowering.device, whose kernels are called ``name``
+    and a number, and TVM's functions of these. ``target`` is the argument of tvm.target.Target."""
     text, kernels = generated(func, target, name)
     functions = tuple(_described(f) for f in kernels)
-    for kernel, f in zip(kernels, functions, strict=True):
-        _check_limits(kernel, f, target)
     # One block a multiprocessor may take all registers: without the number, some compilers keep room for
     # more and spill.
     text = re.sub(r"__launch_bounds__\((\d+)\)", r"__launch_bounds__(\1, 1)", text)
-    return DeviceCode(text[text.index('extern "C" __global__') :], functions)
+    return DeviceCode(text[text.index('extern "C" __global__') :], functions), kernels
 
 
 def generated(func: tirx.PrimFunc, target: dict[str, Any], name: str) -> tuple[str, list[Any]]:
@@ -114,17 +110,17 @@ def _one_block(stmt: Any) -> Any:
     return stmt
 
 
-def _check_limits(func: Any, described: DeviceFunction, target: dict[str, Any]) -> None:
-    limits = {
-        "max_threads_per_block": target["max_threads_per_block"],
-        "max_shared_memory_per_block": target["max_shared_memory_per_block"],
-    }
-    if described.shared_bytes <= limits["max_shared_memory_per_block"] and verify_gpu_code(
-        func.with_body(_one_block(func.body)), limits
-    ):
-        return
-    raise KernelBuildError(
-        f"kernel {described.name}: expected at most {limits['max_threads_per_block']} threads and "
-        f"{limits['max_shared_memory_per_block']} bytes of shared memory, got {described.threads} "
-        f"threads and {described.shared_bytes} bytes; choose smaller tiles"
-    )
+def check_limits(code: DeviceCode, kernels: Sequence[Any], threads: int, shared: int) -> None:
+    """Raises KernelBuildError for a kernel with a block of more threads or bytes of shared memory, of which
+    TVM is asked, too."""
+    limits = {"max_threads_per_block": threads, "max_shared_memory_per_block": shared}
+    for func, described in zip(kernels, code.functions, strict=True):
+        if described.shared_bytes <= shared and verify_gpu_code(
+            func.with_body(_one_block(func.body)), limits
+        ):
+            continue
+        raise KernelBuildError(
+            f"kernel {described.name}: expected at most {threads} threads and {shared} bytes of shared "
+            f"memory, got {described.threads} threads and {described.shared_bytes} bytes; choose smaller "
+            f"tiles"
+        )

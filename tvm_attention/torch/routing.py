@@ -1,11 +1,11 @@
 """torch's own attention sent to ours while routing is on, and to torch's where we do not serve a call.
 
 What is changed is put back exactly. The dispatcher's entries for CPU tensors, and if that is asked for
-those of GPUs, catch every eager call, whoever holds the function: torch.nn.functional, a name imported from it, C++. A compiled function keeps
-its graph and never comes by there: for the compiler, and only for it, the name in torch.nn.functional
-is one that leaves our operator in the graph, and as the compiler watches the name, its change makes it
-compile again. The fused forms of nn.MultiheadAttention and nn.TransformerEncoderLayer compute attention
-of their own in C++: torch's switch for them is off.
+those of GPUs, catch every eager call, whoever holds the function: torch.nn.functional, a name imported
+from it, C++. A compiled function keeps its graph and never comes by there: for the compiler, and only for
+it, the name in torch.nn.functional is one that leaves our operator in the graph, and as the compiler
+watches the name, its change makes it compile again. The fused forms of nn.MultiheadAttention and
+nn.TransformerEncoderLayer compute attention of their own in C++: torch's switch for them is off.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from tvm_attention.torch import fallback
 from tvm_attention.torch.routed import eager, named, saying_of_weights, torch_operator
 
 _NAME = "scaled_dot_product_attention"
-_CPU, _CUDA = ("CPU", "AutogradCPU"), ("CUDA", "AutogradCUDA")  # inference tensors have the first only
+_CPU, _CUDA = (
+    ("CPU", "AutogradCPU"),
+    ("CUDA", "AutogradCUDA"),
+)  # inference tensors have the first only
 
 
 def _another(function: Any) -> Any:
