@@ -8,7 +8,7 @@ from typing import Any
 from tvm_attention.arrays import ArrayKind
 from tvm_attention.broadcasting import broadcast
 from tvm_attention.call import Call
-from tvm_attention.cuda.kinds import call_kind, place_of
+from tvm_attention.cuda.kinds import call_kind, gpu_of
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.kernel import Kernel
 from tvm_attention.loading import load
@@ -131,4 +131,5 @@ def _compute(o: Opened, output: str, out: Any, lse: Any = None) -> PreparedCall 
 
 
 def _kernel(o: Opened, output: str) -> Kernel:
-    return load(o.call.workload(output), *place_of(o.kind, o.inputs[0]))
+    workload, gpu = o.call.workload(output), gpu_of(o.kind, o.inputs[0])
+    return load(workload) if gpu is None else load(workload, gpu)

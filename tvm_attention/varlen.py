@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tvm_attention.arguments import RAGGED_FIELDS
 from tvm_attention.arrays import ArrayKind, is_dense
 from tvm_attention.call import Call
-from tvm_attention.cuda.kinds import call_kind, place_of
+from tvm_attention.cuda.kinds import call_kind, gpu_of
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.loading import load
 from tvm_attention.operands import check_flag, geometry, opened_inputs
@@ -158,7 +158,8 @@ def _compute(packed: _Packed, out: Any, lse: Any) -> None:
     query, key, value, result = (_for_each(kind, x, sizes.batch) for x in (*packed.inputs, out))
     if lse is not None:
         lse = kind.expanded(lse, (sizes.batch, *kind.shape(lse)))
-    kernel = load(workload, *place_of(kind, packed.inputs[0]))
+    gpu = gpu_of(kind, packed.inputs[0])
+    kernel = load(workload) if gpu is None else load(workload, gpu)
     kernel.compute(kind, call, (query, key, value), result, lse)
 
 

@@ -91,7 +91,7 @@ class DeviceKernel(Kernel):
 
         def address(numbers: Any) -> int:
             if isinstance(numbers, np.ndarray) and not isinstance(numbers, Shadow):
-                numbers = kind.uploaded(np.require(numbers, requirements="CW"), inputs[0])
+                numbers = kind.uploaded(np.require(numbers, requirements=("C", "W")), inputs[0])
             kept.append(numbers)
             return int(kind.address(numbers))
 

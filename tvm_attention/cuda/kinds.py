@@ -18,9 +18,8 @@ def is_on_a_gpu(kind: ArrayKind) -> bool:
     return isinstance(kind, (TorchCudaTensors, DLPackCudaArrays))
 
 
-def place_of(kind: ArrayKind, array: Any) -> tuple[str, ...]:
-    """What :func:`tvm_attention.loading.load` is told beside the workload: a GPU's target, or nothing for
-    this machine."""
+def gpu_of(kind: ArrayKind, array: Any) -> str | None:
+    """The name of the target that an array's GPU is; None for arrays of the processor."""
     if isinstance(kind, (TorchCudaTensors, DLPackCudaArrays)):
-        return (kind.target(array),)
-    return ()
+        return kind.target(array)
+    return None

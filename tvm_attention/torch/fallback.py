@@ -26,7 +26,7 @@ WEIGHTS = (
 
 _said: set[str] = set()
 _lock = threading.Lock()
-served = ("cpu",)  # the devices whose calls are routed
+served: tuple[str, ...] = ("cpu",)  # the devices whose calls are routed
 
 
 def needs_gradient(

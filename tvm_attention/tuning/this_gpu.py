@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 from tvm_attention.cuda import driver as driving
-from tvm_attention.cuda import measuring
 from tvm_attention.cuda.compilers import Compiler
 from tvm_attention.cuda.compilers import compiler as this_compiler
 from tvm_attention.database import Provenance
@@ -15,6 +14,7 @@ from tvm_attention.errors import InvalidValueError
 from tvm_attention.memory_needed import require_memory
 from tvm_attention.processor import usable_cpus
 from tvm_attention.target import HardwareTarget, named_target
+from tvm_attention.tuning import gpu_trials
 from tvm_attention.tuning.place import Say
 from tvm_attention.tuning.workers import LocalWorkers, Tasks
 from tvm_attention.workload import AttentionWorkload
@@ -53,9 +53,9 @@ class ThisGpu:
 
     def workers(self, hardware: HardwareTarget, say: Say) -> LocalWorkers:
         tasks = Tasks(
-            partial(measuring.build, compiler=self._compiler),
-            partial(measuring.measure, device=self._device),
-            partial(measuring.confirm, device=self._device),
+            partial(gpu_trials.build, compiler=self._compiler),
+            partial(gpu_trials.measure, device=self._device),
+            partial(gpu_trials.confirm, device=self._device),
             _start,
         )
         return LocalWorkers(len(usable_cpus()), tasks)

@@ -149,7 +149,7 @@ def _uploaded(workload: AttentionWorkload, device: int) -> tuple[tuple[Any, Any,
     problem, kind = _problem(workload), DeviceArrays(device, _STREAM)
 
     def up(array: Any) -> Any:
-        return None if array is None else kind.uploaded(np.require(array, requirements="CW"), None)
+        return None if array is None else kind.uploaded(np.ascontiguousarray(array), None)
 
     q, k, v = (up(x) for x in problem.arrays)
     call, options = problem.call, dict(problem.options)
