@@ -51,9 +51,8 @@ def build(
 
 
 def _widths(p: Problem, m: MachineParameters) -> Widths:
-    return Widths(
-        m.lanes, dividing_lanes(p.head_dim, m.lanes), dividing_lanes(p.value_dim, m.lanes)
-    )
+    head, value = (dividing_lanes(n, m.lanes) for n in (p.head_dim, p.value_dim))
+    return Widths(m.lanes, head, value, p.head_dim, p.value_dim)
 
 
 def _build_row_block(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:

@@ -7,7 +7,8 @@ from typing import Any
 from tvm import tirx
 from tvm.s_tir import Schedule
 
-from tvm_attention.compute.matrix import DEPTH, SCORE_ROWS, TILE_ROWS
+from tvm_attention.compute.matrix import SCORE_ROWS
+from tvm_attention.compute.matrix_operands import DEPTH, TILE_ROWS
 from tvm_attention.schedules.candidate import Candidate
 from tvm_attention.schedules.cpu_running import non_finite, running_maximum
 from tvm_attention.schedules.cpu_task import ENDS, Widths, edges, look_for_non_finite, query_task
@@ -24,7 +25,7 @@ def schedule_matrix(
     sch = Schedule(func, enable_check=False)
     task = query_task(sch, c["query_strips"] * c["query_block"])
     annotate(sch, task, {"matrix_task": 1})
-    place(sch, (*ENDS, "FX", "EX", "R"), task)
+    place(sch, (*ENDS, "RX", "EX", "R"), task)
     block, strip = _accumulators(sch, c, w.lanes)
     place(sch, ("L", "PB", "P", "A", "D", "RM", "M", "SC"), strip)
     _scores(sch, c, w.lanes, strip, mask_alone)
@@ -33,7 +34,7 @@ def schedule_matrix(
     _packed_keys(sch, w)
     _packed_values(sch, w)
     place(sch, ("QB", "QT"), task)
-    _queries(sch, c, w.lanes)
+    _queries(sch, c, w)
     for name in ("A", "D", "RM"):
         vectorise_last(sch, sch.get_sblock(name), w.lanes)
     for name in present(sch, ("ONES",)):
@@ -69,7 +70,8 @@ def _accumulators(sch: Schedule, c: Candidate, lanes: int) -> tuple[Any, Any]:
     sch.unroll(vector)
     annotate(sch, vector, {"query_vectors": 1})
     sch.vectorize(lane)
-    sch.decompose_reduction(R, block)
+    clear = sch.get_loops(sch.decompose_reduction(R, block))[-6]
+    annotate(sch, clear, {"unless_key_blocks": c["key_block"]})
     return block, query_strip
 
 
@@ -147,7 +149,13 @@ def _packed_keys(sch: Schedule, w: Widths) -> None:
 
 
 def _packed_values(sch: Schedule, w: Widths) -> None:
-    """Transposed by tiles, then split into pieces."""
+    """Transposed by tiles, then split into pieces; bfloat16 values by pairs of keys."""
+    if not present(sch, ("VT",)):
+        row_tile, step, piece, row, pair = sch.get_loops(sch.get_sblock("VP"))[-5:]
+        sch.reorder(step, row_tile, piece, row, pair)
+        annotate(sch, step, {"block_keys": DEPTH})
+        annotate(sch, row_tile, {"pairs_of_rows": w.value_dim})
+        return
     VT, VP = sch.get_sblock("VT"), sch.get_sblock("VP")
     column, key = sch.get_loops(VT)[-2:]
     size = min(w.value, TILE_ROWS)
@@ -171,12 +179,19 @@ def _packed_values(sch: Schedule, w: Widths) -> None:
     sch.vectorize(lane)
 
 
-def _queries(sch: Schedule, c: Candidate, lanes: int) -> None:
-    for name in ("QB", "QT"):
+def _queries(sch: Schedule, c: Candidate, w: Widths) -> None:
+    """Transposed, then split into pieces; bfloat16 queries by pairs of columns."""
+    for name in present(sch, ("QB", "QT")):
         strip = sch.get_loops(sch.get_sblock(name))[-4 if name == "QB" else -3]
         annotate(sch, strip, {"query_strip": c["query_block"]})
-    _, piece, column = sch.get_loops(sch.get_sblock("QB"))[-3:]
-    vector, lane = sch.split(column, [None, lanes])
+    pair, piece, column = sch.get_loops(sch.get_sblock("QB"))[-3:]
+    if not present(sch, ("QT",)):
+        pair_tile, pair_in = sch.split(pair, [None, TILE_ROWS])
+        row_tile, row_in = sch.split(column, [None, TILE_ROWS])
+        sch.reorder(pair_tile, row_tile, piece, pair_in, row_in)
+        annotate(sch, pair_tile, {"pairs_of_columns": w.head_dim})
+        return
+    vector, lane = sch.split(column, [None, w.lanes])
     sch.reorder(vector, piece, lane)
     sch.unroll(piece)
     sch.vectorize(lane)

@@ -17,7 +17,7 @@ def schedule_running(func: tirx.PrimFunc, c: Candidate, w: Widths) -> Schedule:
     """A task is ``query_strips`` strips of queries; each block of keys serves all of them in turn."""
     sch = Schedule(func, enable_check=False)
     task = query_task(sch, c["query_strips"] * c["query_block"])
-    place(sch, (*ENDS, "FX", "EX", "R"), task)
+    place(sch, (*ENDS, "RX", "EX", "R"), task)
     strip = _accumulators(sch, c, w.lanes)
     place(sch, ("L", "P", "A", "D", "RM", "M", "SC", "MT", "ST"), strip)
     place(sch, ("QT",), task)
@@ -57,7 +57,8 @@ def _accumulators(sch: Schedule, c: Candidate, lanes: int) -> Any:
     for loop in (tile_lane, lane):
         sch.vectorize(loop)
     sch.decompose_reduction(OT, key)
-    sch.decompose_reduction(R, block)
+    clear = sch.get_loops(sch.decompose_reduction(R, block))[-6]
+    annotate(sch, clear, {"unless_key_blocks": c["key_block"]})
     return query_strip
 
 
@@ -97,7 +98,6 @@ def non_finite(sch: Schedule, c: Candidate, lanes: int) -> None:
     """NaN and Inf of values are added where they are seen, block by block, if a block has any."""
     if not present(sch, ("EX",)):
         return
-    vectorise_last(sch, sch.get_sblock("FX"), lanes)
     block = sch.get_sblock("EX")
     column, row, over, key = sch.get_loops(block)[-4:]
     vector, lane = sch.split(row, [None, lanes])

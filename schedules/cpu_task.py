@@ -23,11 +23,13 @@ PACK_KEYS = 64  # keys copied by a task
 
 @dataclass(frozen=True)
 class Widths:
-    """Lanes of a vector: the machine's, and the most that divide the head and the value dimension."""
+    """Lanes of a vector: the machine's, and the most that divide the head and the value dimension; those."""
 
     lanes: int
     head: int
     value: int
+    head_dim: int
+    value_dim: int
 
 
 def query_task(sch: Schedule, query_block: int) -> Any:
@@ -58,7 +60,8 @@ def edges(sch: Schedule, w: Widths, queries_along_lanes: bool = True) -> None:
     """The first and the last stages of a task: Q transposed and scaled, the result transposed back."""
     for name in present(sch, ENDS):
         vectorise_last(sch, sch.get_sblock(name), w.lanes)
-    transposition(sch, "QT", w.head, w.lanes, query_axis=1)
+    for name in present(sch, ("QT",)):
+        transposition(sch, name, w.head, w.lanes, query_axis=1)
     # The log-sum-exp is stored beside the result, row by row.
     if queries_along_lanes and w.value >= 4 and not present(sch, ("LSE",)):
         transposition(sch, "O", w.value, w.value, query_axis=0)

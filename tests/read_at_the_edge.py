@@ -11,6 +11,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from ml_dtypes import bfloat16
 
 from tvm_attention import attention
 
@@ -31,11 +32,11 @@ def at_the_edge(values: Any, end: bool) -> Any:
     return copy
 
 
-def call(rows: int, keys: int, end: bool, dtype: type, masked: str) -> None:
+def call(rows: int, keys: int, end: bool, dtype: type, masked: str, head_dim: int = 16) -> None:
     rng = np.random.default_rng(0)
     q, k, v = (
         at_the_edge(rng.standard_normal((2, 2, n, d)).astype(dtype), end)
-        for n, d in ((rows, 16), (keys, 16), (keys, 13 if masked == "columns" else 16))
+        for n, d in ((rows, head_dim), (keys, head_dim), (keys, 13 if masked == "columns" else 16))
     )
     seen = rng.random((2, 2, 1 if masked == "keys" else rows, keys)) < 0.7
     bias = np.where(seen, 0.0, -np.inf).astype(np.float32)
@@ -56,3 +57,6 @@ if __name__ == "__main__":
     for rows, (dtype, masked), end in product((13, 1), kinds, (True, False)):
         print(rows, dtype.__name__, masked, end, flush=True)
         call(rows, 21, end, dtype, masked)
+    for end, head_dim in product((True, False), (15, 40)):  # of odd widths, and by the matrix unit
+        print(70, "bfloat16", end, head_dim, flush=True)
+        call(70, 85, end, bfloat16, "columns", head_dim)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import register_op_attr
-from tvm.ir._ffi_api import RegisterOp
 
+from tvm_attention.compute.elementwise import elementwise
 from tvm_attention.compute.problem import Exponent, Problem, float32
 
 # Minimax fit of 2**r on [-1/2, 1/2] (relative error 1.9e-9), coefficients rounded to float32 and the
@@ -74,14 +73,9 @@ LOWEST = -100.0
 # 1.5 * 2**23 + 127: adding it leaves round(x), as a float32's exponent field, in the mantissa's low bits.
 _ROUND = 12583039.0
 
-# Operators of one element, which TVM vectorises; tvm_attention.lowering.exponent makes instructions of them.
-FRACTION = "tvm_attention.fraction"  # (x): x - floor(x)
-SCALED = "tvm_attention.scaled"  # (p, x): p * 2**floor(x)
-for _name in (FRACTION, SCALED):
-    RegisterOp(_name, "")
-    register_op_attr(_name, "TVectorizable", True)
-    register_op_attr(_name, "TCallEffectKind", tirx.expr.CallEffectKind.Pure.value)
-    register_op_attr(_name, "TScriptPrinterName", _name)
+# Of numbers x; tvm_attention.lowering.instructions makes instructions of them.
+FRACTION = elementwise("tvm_attention.fraction")  # (x): x - floor(x)
+SCALED = elementwise("tvm_attention.scaled")  # (p, x): p * 2**floor(x)
 
 
 def exp2(x: Any, precision: str = "float32", exponent: Exponent = "bits") -> Any:

@@ -16,24 +16,19 @@ from typing import Any
 
 from tvm import te, tirx
 
+from tvm_attention.compute.matrix_operands import Operands
 from tvm_attention.compute.online import Strips, accumulated, maxima
-from tvm_attention.compute.operand import is_finite
-from tvm_attention.compute.packing import scale_row, unit_row
 from tvm_attention.compute.pieces import (
     PIECES,
     WEIGHT_PIECES,
-    as_number,
-    factor_piece,
     of_pair,
     pair,
     piece,
     rounded,
-    stored_piece,
 )
 from tvm_attention.compute.problem import Problem, float32
 from tvm_attention.compute.scores import modified, transposed_mask, weight
 
-TILE_ROWS, DEPTH = 16, 32  # of a tile of a left operand: rows, and numbers that a row holds
 SCORE_ROWS = 32  # keys of a tile of scores
 # The least that scores are scaled by: with zero, those of padding, minus infinity, would become NaN.
 _LEAST = 2.0**-100
@@ -63,92 +58,29 @@ class _Matrix:
     def __init__(self, p: Problem, tiles: MatrixTiles) -> None:
         self.p, self.width = p, tiles.value_rows
         self.at = Strips(p, tiles.query_block, tiles.key_block, tiles.strips)
-        self.columns = -(-p.value_dim // self.width) * self.width
-        self.depth = -(-p.head_dim // DEPTH) * DEPTH
+        self.operands = Operands(p, self.at, self.width)
         dtype = p.workload.dtype
         self.count, self.weight_count = PIECES[dtype], WEIGHT_PIECES[dtype]
         self.exact = dtype == "float32"
         w = p.workload
         self.plain = not (w.masks or w.softcap or w.alibi)  # scores enter the softmax as they are
-        self.one = unit_row()
         # float32 queries are scaled. Others would need more pieces then: only their sign is changed, and
         # scores are scaled by what is left, on the way into the softmax.
         self.scale = None if self.exact else tirx.max(tirx.abs(p["scale_log2"]), float32(_LEAST))
 
-    def block_shape(self, *inner: Any) -> tuple[Any, ...]:
-        p = self.p
-        return (p["batch"], p.kv_heads, self.at.count, *inner)
-
-    def tiles_shape(self, rows: int, depth: int) -> tuple[Any, ...]:
-        """Of a left operand: (..., tile of rows, step of depth, piece, row, number)."""
-        return self.block_shape(rows // TILE_ROWS, depth // DEPTH, self.count, TILE_ROWS, DEPTH)
-
-    def queries(self) -> te.Tensor:
-        """Stages (SCALE,) QT and QB, (..., pair of columns, piece, row)."""
-        p, at = self.p, self.at
-        scale = scale_row(p, sign_only=not self.exact)
-        QT = te.compute(
-            (*at.outer, p.head_dim, at.block),
-            lambda b, h, qb, s, d, i: p.query(b, h, at.row(qb, s, i), d) * scale(d),
-            name="QT",
-        )
-
-        def part(place: tuple[Any, ...], d: Any, n: Any, i: Any) -> Any:
-            # Not a Select: TVM would drop the bound of an index, and read both sides.
-            number = factor_piece(QT(*place, tirx.min(d, p.head_dim - 1), i), n, self.count)
-            return tirx.if_then_else(d < p.head_dim, number, float32(0.0))
-
-        return te.compute(
-            (*at.outer, self.depth // 2, self.count, at.block),
-            lambda b, h, qb, s, d2, n, i: pair(
-                part((b, h, qb, s), 2 * d2, n, i), part((b, h, qb, s), 2 * d2 + 1, n, i)
-            ),
-            name="QB",
-        )
-
-    def keys(self) -> te.Tensor:
-        """Stage KP, tiles of (key, column)."""
-        p, keys = self.p, self.at.keys
-
-        def part(b: Any, h: Any, kb: Any, jt: Any, dt: Any, n: Any, j: Any, d: Any) -> Any:
-            key, column = kb * keys + jt * TILE_ROWS + j, dt * DEPTH + d
-            number = stored_piece(p.key(b, h, key, column), n, self.count)
-            return tirx.if_then_else(column < p.head_dim, number, tirx.const(0, "uint16"))
-
-        return te.compute(self.tiles_shape(keys, self.depth), part, name="KP")
-
-    def values(self) -> te.Tensor:
-        """Stages VT and VP, tiles of (column, key)."""
-        p, keys = self.p, self.at.keys
-        VT = te.compute(
-            self.block_shape(p.value_dim, keys),
-            lambda b, h, kb, c, j: p.value(b, h, p.clamped(b, kb * keys + j), c) * self.one(c),
-            name="VT",
-        )
-
-        def part(b: Any, h: Any, kb: Any, ct: Any, jt: Any, n: Any, c: Any, j: Any) -> Any:
-            column = ct * TILE_ROWS + c
-            number = VT[b, h, kb, tirx.min(column, p.value_dim - 1), jt * DEPTH + j]
-            finite = tirx.Select(is_finite(number), number, float32(0.0))
-            none = tirx.const(0, "uint16")
-            return tirx.if_then_else(
-                column < p.value_dim, stored_piece(finite, n, self.count), none
-            )
-
-        return te.compute(self.tiles_shape(self.columns, keys), part, name="VP")
-
     def scores(self) -> te.Tensor:
         """Stages ST and, where the products are not yet what enters the softmax, (MT,) SC."""
-        at, QB, KP = self.at, self.queries(), self.keys()
+        at, operands = self.at, self.operands
+        QB, KP = operands.queries(), operands.keys()
         m, n = (te.reduce_axis((0, self.count), x) for x in ("m", "n"))
-        d, zero = te.reduce_axis((0, self.depth), "d"), float32(0.0)
+        d, zero = te.reduce_axis((0, operands.depth), "d"), float32(0.0)
         # Scores may be large: those of 16-bit numbers are exact up to the rounding of sums.
         limit = self.count if self.exact else 2 * self.count - 1
 
         def product(b: Any, h: Any, qb: Any, s: Any, kb: Any, kt: Any, kk: Any, i: Any) -> Any:
             kv_head, key = tirx.truncdiv(h, self.p["group"]), kt * SCORE_ROWS + kk
             half = of_pair(QB[b, h, qb, s, tirx.floordiv(d, 2), n, i], tirx.floormod(d, 2))
-            term = as_number(_of_tiles(KP, (b, kv_head, kb), key, m, d)) * half
+            term = operands.key(KP, (b, kv_head, kb), key, m, d) * half
             return te.sum(tirx.Select(m + n < limit, term, zero), axis=[m, n, d])
 
         shape = (*at.outer, at.count, at.keys // SCORE_ROWS, SCORE_ROWS, at.block)
@@ -201,7 +133,8 @@ class _Matrix:
 
         def pieces(b: Any, h: Any, qb: Any, s: Any, kb: Any, j2: Any, n: Any, i: Any) -> Any:
             both = [P[b, h, qb, s, kb, 2 * j2 + t, i] for t in (0, 1)]
-            return pair(*(rounded(x) if count == 1 else piece(x, n, count) for x in both))
+            parts = [rounded(x) if count == 1 else piece(x, n, count) for x in both]
+            return pair(*parts, merged=p.exponent == "instructions")
 
         PB = te.compute((*at.outer, at.count, at.keys // 2, count, at.block), pieces, name="PB")
 
@@ -215,36 +148,31 @@ class _Matrix:
 
     def weighted(self, PB: te.Tensor) -> te.Tensor:
         """Stage OT; its last tile of rows stands for L and is lowered to nothing."""
-        at, VP = self.at, self.values()
+        at, operands = self.at, self.operands
+        VP = operands.values()
         m = te.reduce_axis((0, self.count), "m")
         n = te.reduce_axis((0, self.weight_count), "n")
         j, zero = te.reduce_axis((0, at.keys), "j"), float32(0.0)
-        limit, last = max(self.count, self.weight_count), self.columns - 1
+        limit, last = max(self.count, self.weight_count), self.operands.columns - 1
 
         def product(b: Any, h: Any, qb: Any, s: Any, kb: Any, c: Any, i: Any) -> Any:
             kv_head = tirx.truncdiv(h, self.p["group"])
             half = of_pair(PB[b, h, qb, s, kb, tirx.floordiv(j, 2), n, i], tirx.floormod(j, 2))
-            term = as_number(_of_tiles(VP, (b, kv_head, kb), tirx.min(c, last), m, j)) * half
+            term = operands.value(VP, (b, kv_head, kb), tirx.min(c, last), m, j) * half
             return te.sum(tirx.Select(m + n < limit, term, zero), axis=[m, n, j])
 
         return te.compute(
-            (*at.outer, at.count, self.columns + self.width, at.block), product, name="OT"
+            (*at.outer, at.count, self.operands.columns + self.width, at.block), product, name="OT"
         )
 
 
-def _of_tiles(X: te.Tensor, block: tuple[Any, ...], row: Any, piece: Any, number: Any) -> Any:
-    """An element of a left operand."""
-    row_tile, row_in = tirx.floordiv(row, TILE_ROWS), tirx.floormod(row, TILE_ROWS)
-    step, number_in = tirx.floordiv(number, DEPTH), tirx.floormod(number, DEPTH)
-    return X(*block, row_tile, step, piece, row_in, number_in)
-
-
 def matrix(p: Problem, tiles: MatrixTiles) -> tirx.PrimFunc:
-    """Stages QT, QB, KP, ST, (MT, SC,) M, RM, D, A, P, PB, L, VT, VP, OT, R, N, (LSE,) VL, VB, EX, FX, O."""
+    """Stages (QT,) QB, KP, ST, (MT, SC,) M, RM, D, A, P, PB, L, (VT,) VP, OT, R, N, (LSE,) VL, VB, EX, RX,
+    O."""
     stages = _Matrix(p, tiles)
     SC = stages.scores()
     RM, A = stages.maxima(SC)
     PB, L = stages.weights(SC, RM)
     OT = stages.weighted(PB)
-    columns, width = stages.columns, stages.width
+    columns, width = stages.operands.columns, stages.width
     return p.function(accumulated(p, stages.at, columns, width, OT, L, (RM, A), holds_all=False))

@@ -82,7 +82,7 @@ def accumulated(
     p: Problem, at: Strips, columns: int, width: int, OT: te.Tensor, L: te.Tensor,
     maximum: tuple[te.Tensor, te.Tensor], holds_all: bool,
 ) -> te.Tensor:  # fmt: skip
-    """Stages R, N, (LSE, VL, VB, EX, FX,) O: the result from a block's products OT (``columns``, and
+    """Stages R, N, (LSE, VL, VB, EX, RX,) O: the result from a block's products OT (``columns``, and
     ``width`` more that stand for L and the maximum) and the stages RM and A. Where the packed values do not
     hold all, NaN and Inf are added at the end."""
     k = te.reduce_axis((0, at.count), "k")
@@ -122,7 +122,7 @@ def accumulated(
 
 def _with_non_finite(p: Problem, at: Strips, R: te.Tensor) -> te.Tensor:
     """R, to which NaN and Inf of the values that a row does see are added: packing left them out, since
-    in the register tile they would reach rows that do not see them. Stages VB, EX, FX."""
+    in the register tile they would reach rows that do not see them. Stages VB, EX, RX."""
     bad, left_out = finite_values(p, at.keys)
     kx, jx = te.reduce_axis((0, at.count), "kx"), te.reduce_axis((0, at.keys), "jx")
     zero = float32(0.0)
@@ -135,4 +135,4 @@ def _with_non_finite(p: Problem, at: Strips, R: te.Tensor) -> te.Tensor:
 
     shape = (*at.outer, p.value_dim, at.block)
     EX = te.compute(shape, seen, name="EX")
-    return te.compute(shape, lambda *i: R[i] + EX[i], name="FX")
+    return te.compute(shape, lambda *i: R[i] + EX[i], name="RX")

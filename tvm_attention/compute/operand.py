@@ -12,7 +12,11 @@ from tvm_attention.arguments import STORAGE
 
 # A flat operand's extent: bounds are checked on the Python side, from the shapes.
 FLAT_SIZE = 1 << 62
-_INFINITE = tirx.const(0x7F800000, "int32")
+_INFINITIES = {
+    "float32": (0x7F800000, "int32"),
+    "float16": (0x7C00, "uint16"),
+    "bfloat16": (0x7F80, "uint16"),
+}
 
 
 def flat(name: str, dtype: str) -> te.Tensor:
@@ -43,17 +47,25 @@ def is_number(x: Any) -> Any:
 
 def is_nan(x: Any) -> Any:
     """Whether a float32 is a NaN. Not the negation of :func:`is_number`, which TVM turns into x > inf."""
-    return _magnitude(x) > _INFINITE
+    return magnitude(x) > infinity("float32")
 
 
 def is_finite(x: Any) -> Any:
     """Whether a float32 is neither NaN nor Inf."""
-    return _magnitude(x) < _INFINITE
+    return magnitude(x) < infinity("float32")
 
 
-def _magnitude(x: Any) -> Any:
-    """The bits of a float32 but its sign: above _INFINITE, a NaN's."""
-    return tirx.reinterpret("int32", x) & tirx.const(0x7FFFFFFF, "int32")
+def magnitude(x: Any, dtype: str = "float32") -> Any:
+    """The bits but the sign of an element as it is stored: they compare as the numbers do, infinity below
+    every NaN."""
+    kind = _INFINITIES[dtype][1]
+    bits = x if STORAGE[dtype] == kind else tirx.reinterpret(kind, x)
+    return bits & tirx.const(0x7FFFFFFF if kind == "int32" else 0x7FFF, kind)
+
+
+def infinity(dtype: str) -> Any:
+    """The magnitude of infinity in a dtype."""
+    return tirx.const(*_INFINITIES[dtype])
 
 
 def as_stored(x: Any, dtype: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tvm_attention.compute.operand import is_finite
+from tvm_attention.compute.operand import infinity, is_finite, magnitude
 from tvm_attention.compute.problem import Problem, ceil_div, float32
 
 Element = Callable[..., Any]
@@ -56,28 +56,38 @@ def value_columns(p: Problem, pack: bool, width: int, only_finite: bool = False)
 
 
 def finite_values(p: Problem, keys: int) -> tuple[te.Tensor, Element]:
-    """What packing only finite values left out: stages VL and VB (batch, kv_head, block of ``keys`` keys),
-    above zero where it was anything; and ``left_out(batch, kv_head, key, column)``, that value or zero."""
+    """What packing only finite values left out: stages VL (largest magnitudes, as integers) and VB (batch,
+    kv_head, block of ``keys`` keys), above zero where it was anything; and ``left_out(batch, kv_head, key,
+    column)``, that value or zero."""
 
     def left_out(b: Any, h: Any, key: Any, c: Any) -> Any:
         number = p.value(b, h, p.clamped(b, key), c)
         return tirx.Select(is_finite(number), float32(0.0), number)
 
-    lanes = min(p.value_dim & -p.value_dim, MAX_TILE)  # that divide a row
+    raw = p.workload.kv_dtype is None  # quantised values have their scale first
+    dtype = p.workload.dtype if raw else "float32"
+    most = MAX_TILE if dtype == "float32" else 2 * MAX_TILE
+    lanes = min(p.value_dim & -p.value_dim, most)  # that divide a row
     j, c = te.reduce_axis((0, keys), "jb"), te.reduce_axis((0, p.value_dim // lanes), "cb")
     x = te.reduce_axis((0, lanes), "xb")
     shape = (p["batch"], p.kv_heads, ceil_div(p["key_length"], keys))
+    infinite = infinity(dtype)
 
-    def spoilt(b: Any, h: Any, kb: Any, lane: Any) -> Any:
+    def largest(b: Any, h: Any, kb: Any, lane: Any) -> Any:
         key = kb * keys + j
-        finite = is_finite(p.value(b, h, p.clamped(b, key), c * lanes + lane))
-        bad = tirx.Select(finite, float32(0.0), float32(1.0))
+        value = p.value(b, h, p.clamped(b, key), c * lanes + lane, raw)
+        bits = magnitude(value, dtype)
         if p.workload.ragged:  # an element without any key has none to repeat
-            bad = tirx.if_then_else(key < p.bounds.keys(b), bad, float32(0.0))
-        return te.max(bad, axis=[j, c])
+            bits = tirx.if_then_else(key < p.bounds.keys(b), bits, tirx.const(0, infinite.ty.dtype))
+        return te.max(bits, axis=[j, c])
 
-    VL = te.compute((*shape, lanes), spoilt, name="VL")
-    VB = te.compute(shape, lambda b, h, kb: te.max(VL[b, h, kb, x], axis=x), name="VB")
+    VL = te.compute((*shape, lanes), largest, name="VL")
+
+    def spoilt(b: Any, h: Any, kb: Any) -> Any:
+        any_bad = tirx.Select(VL[b, h, kb, x] < infinite, float32(0.0), float32(1.0))
+        return te.max(any_bad, axis=x)
+
+    VB = te.compute(shape, spoilt, name="VB")
     return VB, left_out
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tvm import tirx
 
+from tvm_attention.compute.elementwise import elementwise
 from tvm_attention.compute.operand import is_finite, is_nan
 from tvm_attention.compute.problem import float32
 
@@ -25,6 +26,12 @@ _HALF = 0x00008000  # of the last bit of the upper half
 _SIGN = 0x80000000
 _LEAST = 0x00800000  # the least number that a matrix unit does not take for zero
 _QUIET_NAN = 0x7FC00000
+_EXPONENT = 0x7F80  # of a stored piece
+# An operator of one element, (lower, x): lower | (x & 0xFFFF0000), an instruction by
+# tvm_attention.lowering.instructions. LLVM would make one of a pair's shift and merging, a permutation that
+# costs more than both.
+MERGED = elementwise("tvm_attention.merged")
+NO_PIECE = tirx.const(0, "uint16")
 
 
 def piece(x: Any, number: Any, count: int) -> Any:
@@ -64,9 +71,29 @@ def stored_piece(x: Any, number: Any, count: int) -> Any:
     return tirx.Cast("uint16", _chosen(number, held) >> _uint32(16))
 
 
-def pair(first: Any, second: Any) -> Any:
-    """Two pieces in the halves of a uint32, the first in the lower one."""
-    return (bits(first) >> _uint32(16)) | (bits(second) & _uint32(_UPPER))
+def pair(first: Any, second: Any, merged: bool = False) -> Any:
+    """Two pieces in the halves of a uint32, the first in the lower one; ``merged``: by MERGED."""
+    lower = bits(first) >> _uint32(16)
+    if merged:
+        return tirx.call_intrin("uint32", MERGED, lower, bits(second))
+    return lower | (bits(second) & _uint32(_UPPER))
+
+
+def beside(first: Any, second: Any) -> Any:
+    """Two stored pieces as such a pair."""
+    return tirx.Cast("uint32", first) | (tirx.Cast("uint32", second) << _uint32(16))
+
+
+def signed(pair: Any, factor: Any) -> Any:
+    """The pair times the sign of a float32."""
+    sign = bits(factor) & _uint32(_SIGN)
+    return pair ^ (sign | (sign >> _uint32(16)))
+
+
+def finite(stored: Any) -> Any:
+    """A stored piece, zero for NaN and Inf."""
+    exponent = tirx.const(_EXPONENT, "uint16")
+    return tirx.Select((stored & exponent) < exponent, stored, NO_PIECE)
 
 
 def of_pair(stored: Any, number: Any) -> Any:

@@ -19,7 +19,7 @@ from tvm_attention.compute.scores import scored, weight
 
 
 def running(p: Problem, tiles: KeyBlockTiles, strips: int) -> tirx.PrimFunc:
-    """Stages QT, (KP,) ST, SC, M, RM, D, A, P, L, (VP,) OT, R, N, (LSE, VB, EX, FX,) O."""
+    """Stages QT, (KP,) ST, SC, M, RM, D, A, P, L, (VP,) OT, R, N, (LSE, VB, EX, RX,) O."""
     at = Strips(p, tiles.query_block, tiles.key_block, strips)
     outer, count, width = at.outer, at.count, tiles.value_rows
     columns = -(-p.value_dim // width) * width

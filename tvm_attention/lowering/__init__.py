@@ -19,6 +19,7 @@ from tvm_attention.lowering.convention import Outputs, pointer_function
 from tvm_attention.lowering.distribution import distribute
 from tvm_attention.lowering.elements import by_element
 from tvm_attention.lowering.fusing import fuse
+from tvm_attention.lowering.in_place import in_place
 from tvm_attention.lowering.matrix_unit import MatrixUnit
 from tvm_attention.lowering.memory import (
     place_in_workspace,
@@ -27,6 +28,7 @@ from tvm_attention.lowering.memory import (
     tiles_on_stack,
 )
 from tvm_attention.lowering.narrowing import Narrowing
+from tvm_attention.lowering.pair_tiles import PairTiles
 from tvm_attention.lowering.prefetching import with_prefetches
 from tvm_attention.lowering.spans import Scope
 from tvm_attention.lowering.statements import sequence, statements
@@ -68,9 +70,10 @@ def lower(
     dtypes = dict.fromkeys(strides, workload.dtype)
     if workload.mask is not None:
         strides["mask"], dtypes["mask"] = symbols["mask_row_stride"], f"mask_{workload.mask}"
-    transposition, matrix_unit = Transposition(strides, dtypes), MatrixUnit()
-    narrowing = Narrowing(symbols, bounds, workload.ragged, transposition, matrix_unit)
-    body = narrowing.rewrite(carry(fuse(outputs.redirect(blocks.body))), Scope())
+    transposition, pair_tiles = Transposition(strides, dtypes), PairTiles(strides)
+    matrix_unit = MatrixUnit()
+    narrowing = Narrowing(symbols, bounds, workload.ragged, transposition, pair_tiles, matrix_unit)
+    body = narrowing.rewrite(in_place(carry(fuse(outputs.redirect(blocks.body)))), Scope())
     if element_operand:
         body = by_element(body)
     body = distribute(tiles_on_stack(with_prefetches(body)), symbols, workload, bounds)
@@ -82,7 +85,7 @@ def lower(
         workers, own = place_workers(sequence(rest), workspace + size, symbols["threads"])
         rest, size = [workers], size + own
     stmts = [*prologue, *rest]
-    linked = matrix_unit.linked(transposition.linked(sequence(stmts)))
+    linked = matrix_unit.linked(pair_tiles.linked(transposition.linked(sequence(stmts))))
     main = pointer_function(blocks, linked, workspace, symbols, workload, outputs)
     # Bodies for different numbers of vectors share their loop variables until here.
     main = tirx.transform.ConvertSSA()(tvm.IRModule({"main": main}))["main"]

@@ -2,7 +2,8 @@
 
 A call of ``block_before(first)`` or ``block_before(first, current)`` becomes a load from a row of state
 that is ``first`` in the first block; the store whose value holds the latter also sets the state to
-``current``. ``r + scaled_sum(x, a)`` becomes ``r * a + x``.
+``current``. ``r + scaled_sum(x, a)`` becomes ``r * a + x``, in the first block x: sums need not be cleared
+before it, nor read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import tvm
 from tvm import tirx
 
 from tvm_attention.lowering.statements import sequence, statements, with_body
+
+FIRST_BLOCK = "first_block"  # a condition that narrowing knows
 
 
 def carry(stmt: Any) -> Any:
@@ -48,6 +51,9 @@ class _Carrying:
         if isinstance(stmt, tirx.For):
             if "query_strip" in stmt.annotations:
                 self.strip, self.strips = stmt.loop_var, stmt.extent
+            if _is_sum(stmt):
+                first = tirx.call_extern("bool", FIRST_BLOCK)
+                return tirx.IfThenElse(first, _summed(stmt, False), _summed(stmt, True))
             return with_body(stmt, self.rewrite(stmt.body))
         if not isinstance(stmt, tirx.BufferStore):
             return stmt
@@ -58,10 +64,7 @@ class _Carrying:
         return sequence([tirx.BufferStore(stmt.buffer, value, stmt.indices), *updates])
 
     def _value(self, e: Any, store: Any, updates: list[Any]) -> Any:
-        if isinstance(e, tirx.Add) and _callee(e.b) == "scaled_sum":
-            addend, factor = e.b.args[1:]
-            return e.a * factor + addend
-        if _callee(e) == "block_before":
+        if callee(e) == "block_before":
             return self._before(e, store, updates)
         parts = {tirx.Max: "ab", tirx.Sub: "ab", tirx.Add: "ab", tirx.Mul: "ab"}.get(type(e))
         if parts is not None:
@@ -80,7 +83,24 @@ class _Carrying:
         return tirx.BufferLoad(self.state, place)
 
 
-def _callee(e: Any) -> str | None:
+def _is_sum(stmt: Any) -> bool:
+    """Whether a nest is nothing but a scaled sum."""
+    while isinstance(stmt, tirx.For):
+        stmt = stmt.body
+    if not isinstance(stmt, tirx.BufferStore) or not isinstance(stmt.value, tirx.Add):
+        return False
+    return callee(stmt.value.b) == "scaled_sum"
+
+
+def _summed(stmt: Any, to_what_was: bool) -> Any:
+    if isinstance(stmt, tirx.For):
+        return with_body(stmt, _summed(stmt.body, to_what_was))
+    addend, factor = stmt.value.b.args[1:]
+    value = stmt.value.a * factor + addend if to_what_was else addend
+    return tirx.BufferStore(stmt.buffer, value, stmt.indices)
+
+
+def callee(e: Any) -> str | None:
     if isinstance(e, tvm.ir.Call) and e.op.name == "tirx.call_extern":
         return str(e.args[0].value)
     return None

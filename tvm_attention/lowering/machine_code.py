@@ -7,10 +7,10 @@ from typing import Any
 
 import tvm
 
-from tvm_attention.lowering import exponent
+from tvm_attention.lowering import instructions
 from tvm_attention.target import HardwareTarget
 
-exponent.register()
+instructions.register()
 
 # Of TVM's default passes. The first would resize buffers: they were compacted before the loops were narrowed.
 # The others find nothing in such functions, or what LLVM finds too: without them the kernels are as fast or

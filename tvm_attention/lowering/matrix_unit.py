@@ -14,7 +14,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from tvm_attention.compute.matrix import DEPTH
+from tvm_attention.compute.matrix_operands import DEPTH
 from tvm_attention.lowering.matrix_ir import (
     BEGIN,
     END,

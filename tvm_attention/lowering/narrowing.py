@@ -20,10 +20,12 @@ their extents are shortened to what is valid and, when causal, visible:
 ``query_vectors``  vectors of queries; a strip of fewer valid rows runs over fewer of them
 ``value_tile``   row tiles of which the last one stands for the row sums: no keys at all
 ``transposition``  a nest that becomes calls (tvm_attention.lowering.transposition)
+``pairs_of_rows``, ``pairs_of_columns``  another (tvm_attention.lowering.pair_tiles)
 ``matrix_product``  another (tvm_attention.lowering.matrix_unit)
 ``matrix_task``  tasks that use the matrix unit
 ``unless_without_effect``  of a mask (tvm_attention.lowering.unmasked_tiles)
 ``overlapped``   strips whose scores are computed ahead (tvm_attention.lowering.overlapping)
+``unless_key_blocks``  not at all if the task has a block of that many keys
 ``if_above_zero``  not at all unless the block's element of the stage VB is
 ``if_nan``       not at all unless the stage FLAG, computed before, is NaN
 ===============  ===========================================================================
@@ -42,8 +44,10 @@ from tvm import tirx
 from tvm_attention.compute import Bounds
 from tvm_attention.compute.operand import is_nan
 from tvm_attention.compute.problem import ceil_div
+from tvm_attention.lowering.carrying import FIRST_BLOCK, callee
 from tvm_attention.lowering.matrix_unit import MatrixUnit
 from tvm_attention.lowering.overlapping import overlapped, split
+from tvm_attention.lowering.pair_tiles import PairTiles
 from tvm_attention.lowering.spans import Scope, Span
 from tvm_attention.lowering.statements import load_of, sequence, statements
 from tvm_attention.lowering.strips import by_vectors
@@ -60,10 +64,12 @@ class Narrowing:
         bounds: Bounds,
         ragged: bool,
         transposition: Transposition,
+        pair_tiles: PairTiles,
         matrix_unit: MatrixUnit,
     ) -> None:
         self._symbols, self._bounds, self._ragged = symbols, bounds, ragged
-        self._transposition, self._matrix_unit = transposition, matrix_unit
+        self._transposition, self._pair_tiles = transposition, pair_tiles
+        self._matrix_unit = matrix_unit
         self._flag: Any = None  # the last stored element of the stage FLAG
 
     def rewrite(self, stmt: Any, scope: Scope) -> Any:
@@ -72,17 +78,24 @@ class Narrowing:
             return tirx.SeqStmt(self._sequence(list(stmt.seq), scope))
         if isinstance(stmt, tirx.BufferStore) and stmt.buffer.name == "FLAG":
             self._flag = tirx.BufferLoad(stmt.buffer, stmt.indices)
+        if isinstance(stmt, tirx.IfThenElse) and callee(stmt.condition) == FIRST_BLOCK:
+            cases = (self.rewrite(s, scope) for s in (stmt.then_case, stmt.else_case))
+            return tirx.IfThenElse(scope.first_block, *cases)
         if not isinstance(stmt, tirx.For):
             return stmt
         notes = dict(stmt.annotations)
         if "transposition" in notes:
             return self._transposed(stmt, scope)
+        if self._pair_tiles.kind(stmt) is not None:
+            assert scope.rows is not None
+            return self._pair_tiles.rewrite(stmt, scope.rows.end, scope.keys_left)
         if "matrix_product" in notes:
             return self._matrix_unit.rewrite(stmt, scope)
         if "task" in notes:
             scope = replace(scope, batch=stmt.loop_var)
         guarded = notes.pop("if_nan", None) is not None
         spoilt = notes.pop("if_above_zero", None) is not None
+        unless = notes.pop("unless_key_blocks", None)
         span, scope = self._narrow(stmt, notes, scope)
         body = self.rewrite(stmt.body, scope)
         ahead = None
@@ -105,6 +118,10 @@ class Narrowing:
             return tirx.IfThenElse(
                 _load_inside("VB", stmt.body) > tirx.const(0, "float32"), loop, None
             )
+        if unless is not None:
+            assert scope.keys is not None
+            blocks = scope.keys.units(int(unless)).count
+            return tirx.IfThenElse(blocks < 1, loop, None)
         if not guarded:
             return loop
         return tirx.IfThenElse(is_nan(self._flag), loop, None)
@@ -146,7 +163,9 @@ class Narrowing:
             assert scope.keys is not None
             span = scope.keys.units(int(size))
             block = loop.loop_var * int(size), int(size)
-            scope = replace(scope, block_keys=scope.keys.within(*block), key_block=block)
+            first = loop.loop_var.equal(0 if span.first is None else span.first)
+            here = scope.keys.within(*block)
+            scope = replace(scope, block_keys=here, key_block=block, first_block=first)
         elif (size := notes.pop("key_blocks", None)) is not None:
             assert scope.keys is not None
             span = scope.keys.units(int(size))

@@ -46,6 +46,7 @@ class Scope:
     split_vectors: Span | None = None
     first_row: Any = None
     key_block: tuple[Any, int] | None = None  # first key and size of the current block
+    first_block: Any = None  # whether it is the task's first
     last_tile: Any = None
     rows_left: Any = None  # from the current register tile on
     keys_left: Any = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import tvm
 from tvm import tirx
 
 
@@ -51,6 +52,23 @@ def first_load(expression: Any, but: tuple[str, ...]) -> Any:
         return None if expression.source.name in but else expression
     found = (first_load(child, but) for child in children(expression))
     return next((load for load in found if load is not None), None)
+
+
+def rebuilt(expression: Any, change: Callable[[Any], Any]) -> Any:
+    """The expression with ``change`` applied, from the root down, to what it does not return None for; the
+    indices of loads stay as they are."""
+    changed = change(expression)
+    if changed is not None:
+        return changed
+    before = children(expression)
+    parts = [rebuilt(child, change) for child in before]
+    if all(new is old for new, old in zip(parts, before, strict=True)):
+        return expression
+    if isinstance(expression, tvm.ir.Call):
+        return tvm.ir.Call(expression.op, parts, expression.attrs, ret_ty=expression.ty)
+    if isinstance(expression, tirx.Cast):
+        return tirx.Cast(expression.ty.dtype, *parts)
+    return type(expression)(*parts)  # arithmetic, comparisons, Select
 
 
 def loads(expression: Any) -> list[Any]:

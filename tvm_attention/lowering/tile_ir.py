@@ -64,7 +64,7 @@ def transposition_ir(size: int, source: str, target: str) -> str:
     if source in MASKS:
         lines += unless_without_effect(n, source, target)
         lines += [line for r in range(n) for line in terms(r, n, source)]
-    rows = _shuffles([f"%in{r}" for r in range(n)], n, lines)
+    rows = transposed([f"%in{r}" for r in range(n)], n, lines)
     lines += stores("", n, rows, target)
     result = "%effect" if source in MASKS else "0"
     lines += ["  br label %end", "end:", f"  ret i32 {result}", "}", ""]
@@ -73,8 +73,9 @@ def transposition_ir(size: int, source: str, target: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _shuffles(rows: list[str], n: int, lines: list[str]) -> list[str]:
-    """log2(n) stages: pairs within 128-bit lanes first, then the 4-float lanes themselves."""
+def transposed(rows: list[str], n: int, lines: list[str]) -> list[str]:
+    """The columns of n vectors of n floats, computed by what is added to ``lines``: log2(n) stages, pairs
+    within 128-bit lanes first, then the 4-float lanes themselves."""
 
     def shuffle(a: str, b: str, mask: list[int]) -> str:
         name = f"%t{len(lines)}"

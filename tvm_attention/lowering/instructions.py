@@ -1,4 +1,4 @@
-"""The operators by which tvm_attention.compute.exp2 splits and scales numbers, as instructions of AVX-512."""
+"""Operators of tvm_attention.compute (exp2, pieces) as instructions of AVX-512."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from tvm import tirx
 from tvm.ir import register_op_attr
 
 from tvm_attention.compute.exp2 import FRACTION, SCALED
+from tvm_attention.compute.pieces import MERGED
 
 _LANES = (4, 8, 16)  # of vector registers
 _FLOOR = 1  # how VREDUCEPS rounds, keeping no bits of the fraction
 _CURRENT = 4  # the rounding mode in force
+_FIRST_OR_BOTH_OTHERS = 0xF8  # VPTERNLOGD's table of a | (b & c)
+_UPPER_HALF = 0xFFFF0000
 
 
 def _fraction(call: Any) -> Any:
@@ -22,6 +25,22 @@ def _fraction(call: Any) -> Any:
 def _scaled(call: Any) -> Any:
     """p * 2**floor(x)."""
     return _by_vectors("scalef", call.args)
+
+
+def _merged(call: Any) -> Any:
+    """lower | (x & 0xFFFF0000)."""
+    lower, x = call.args
+    lanes = lower.ty.dtype.lanes
+    width = next(n for n in _LANES if n >= lanes)
+    upper = tirx.Broadcast(tirx.const(_UPPER_HALF, "uint32"), width)
+    result = tirx.call_llvm_pure_intrin(
+        f"uint32x{width}",
+        f"llvm.x86.avx512.pternlog.d.{32 * width}",
+        *(_resized(operand, lanes, width) for operand in (lower, x)),
+        upper,
+        tirx.const(_FIRST_OR_BOTH_OTHERS, "int32"),
+    )
+    return _resized(result, width, lanes)
 
 
 def _by_vectors(name: str, operands: Any, *rest: Any) -> Any:
@@ -52,5 +71,5 @@ def _resized(x: Any, lanes: int, width: int) -> Any:
 
 def register() -> None:
     """Tell TVM's LLVM of them."""
-    for name, function in ((FRACTION, _fraction), (SCALED, _scaled)):
+    for name, function in ((FRACTION, _fraction), (SCALED, _scaled), (MERGED, _merged)):
         register_op_attr(name, "llvm.FLowerIntrinsic", function)
