@@ -24,23 +24,23 @@ CONFIRM_TIMEOUT = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """What the child processes do: the functions ``build``, ``measure`` and ``confirm`` of
-    ``tvm_attention.tuning.trials`` or others like them, and ``start``, which begins the one that measures."""
+    """What child processes do in the place of the functions of these names in
+    ``tvm_attention.tuning.trials``; ``start`` begins the one that measures."""
 
-    build: Callable[..., Any] = trials.build
-    measure: Callable[..., Any] = trials.measure
-    confirm: Callable[..., Any] = trials.confirm
-    start: Callable[[], None] | None = None
+    build: Callable[..., Any]
+    measure: Callable[..., Any]
+    confirm: Callable[..., Any]
+    start: Callable[[], None]
 
 
 class LocalWorkers:
-    """``build`` runs in ``builders`` processes, everything that is timed in one. None may take more than
-    its share of the memory that is free. Use as a context."""
+    """Builds run in ``builders`` processes, everything that is timed in one. None may take more than its
+    share of the memory that is free. Use as a context."""
 
-    def __init__(self, builders: int, tasks: Tasks = Tasks()) -> None:
-        self._tasks = tasks
+    def __init__(self, builders: int, tasks: Tasks | None = None) -> None:
+        self._tasks: Any = tasks or trials
         self._builders = process_pool(builders, trials.builder_start(builders))
-        start = tasks.start or partial(trials.start, limits.runner_bytes(), 0)
+        start = partial(trials.start, limits.runner_bytes(), 0) if tasks is None else tasks.start
         self._runner = process_pool(1, start)
 
     def __enter__(self) -> LocalWorkers:
