@@ -23,7 +23,7 @@ def schedule_matrix(
 ) -> Schedule:
     """A task is ``query_strips`` strips of queries; keys and values of a block are packed once for them."""
     sch = Schedule(func, enable_check=False)
-    task = query_task(sch, c["query_strips"] * c["query_block"])
+    task = query_task(sch, c["query_block"], c["query_strips"])
     annotate(sch, task, {"matrix_task": 1})
     place(sch, (*ENDS, "RX", "EX", "R"), task)
     block, strip = _accumulators(sch, c, w.lanes)

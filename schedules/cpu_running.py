@@ -16,7 +16,7 @@ from tvm_attention.schedules.stages import place, present
 def schedule_running(func: tirx.PrimFunc, c: Candidate, w: Widths) -> Schedule:
     """A task is ``query_strips`` strips of queries; each block of keys serves all of them in turn."""
     sch = Schedule(func, enable_check=False)
-    task = query_task(sch, c["query_strips"] * c["query_block"])
+    task = query_task(sch, c["query_block"], c["query_strips"])
     place(sch, (*ENDS, "RX", "EX", "R"), task)
     strip = _accumulators(sch, c, w.lanes)
     place(sch, ("L", "P", "A", "D", "RM", "M", "SC", "MT", "ST"), strip)

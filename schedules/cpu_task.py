@@ -32,12 +32,15 @@ class Widths:
     value_dim: int
 
 
-def query_task(sch: Schedule, query_block: int) -> Any:
-    """One task a (batch, head, query block); lowering hands the tasks to the threads."""
+def query_task(sch: Schedule, query_block: int, strips: int = 1) -> Any:
+    """One task a (batch, head, ``strips`` blocks of queries); lowering hands the tasks to the threads, and
+    parts of them where the threads are many."""
     b, _, i, _ = sch.get_loops(sch.get_sblock("O"))
-    block, _ = sch.split(i, [None, query_block])
+    block, _ = sch.split(i, [None, strips * query_block])
     annotate(sch, b, {"task": 3})
-    annotate(sch, block, {"query_block": query_block})
+    annotate(sch, block, {"query_block": strips * query_block})
+    if strips > 1:
+        annotate(sch, block, {"task_strips": strips})
     return block
 
 

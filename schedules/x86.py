@@ -133,11 +133,14 @@ def _matrix_is_faster(w: AttentionWorkload) -> bool:
 
 
 def _default_matrix(w: AttentionWorkload) -> Candidate:
+    """As the searches of the shipped records ended."""
+    strips = {"short": 4, "medium": 16 if w.head_dim < 192 else 8}.get(w.length_class, 16)
+    pieces = w.dtype != "bfloat16" and w.length_class == "medium" and w.causal is None
     decisions = {
         "query_block": 32,
-        "query_strips": 2 if w.few_queries else {"short": 4, "medium": 8}.get(w.length_class, 16),
-        "key_block": 256,
-        "value_rows": 32,
+        "query_strips": 2 if w.few_queries else strips,
+        "key_block": 128 if pieces else 256,
+        "value_rows": 16 if pieces else 32,
         "overlapped": int(w.window is None),
     }
     return Candidate.of("matrix", decisions)

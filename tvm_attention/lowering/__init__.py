@@ -29,6 +29,7 @@ from tvm_attention.lowering.memory import (
 )
 from tvm_attention.lowering.narrowing import Narrowing
 from tvm_attention.lowering.pair_tiles import PairTiles
+from tvm_attention.lowering.parts import Parts, cut
 from tvm_attention.lowering.prefetching import with_prefetches
 from tvm_attention.lowering.spans import Scope
 from tvm_attention.lowering.statements import sequence, statements
@@ -40,10 +41,12 @@ __all__ = ["LoweredKernel", "lower"]
 
 @dataclass(frozen=True)
 class LoweredKernel:
-    """``main`` computes; ``workspace`` takes the scalars and returns the bytes ``main`` needs."""
+    """``main`` computes; ``workspace`` takes the scalars and returns the bytes ``main`` needs; ``parts`` are
+    those that tasks are cut into."""
 
     main: tirx.PrimFunc
     workspace: tirx.PrimFunc
+    parts: Parts | None
 
 
 def lower(
@@ -73,10 +76,11 @@ def lower(
     transposition, pair_tiles = Transposition(strides, dtypes), PairTiles(strides)
     matrix_unit = MatrixUnit()
     narrowing = Narrowing(symbols, bounds, workload.ragged, transposition, pair_tiles, matrix_unit)
-    body = narrowing.rewrite(in_place(carry(fuse(outputs.redirect(blocks.body)))), Scope())
+    whole, parts = cut(in_place(carry(fuse(outputs.redirect(blocks.body)))), symbols)
+    body = narrowing.rewrite(whole, Scope())
     if element_operand:
         body = by_element(body)
-    body = distribute(tiles_on_stack(with_prefetches(body)), symbols, workload, bounds)
+    body = distribute(tiles_on_stack(with_prefetches(body)), symbols, workload)
     shared: list[Any] = []
     rest = statements(take_allocations(body, shared))
     workspace = tirx.Var("workspace_address", "int64")
@@ -84,6 +88,8 @@ def lower(
     if all_in_workspace:
         workers, own = place_workers(sequence(rest), workspace + size, symbols["threads"])
         rest, size = [workers], size + own
+    if parts is not None:
+        prologue += [tiles_on_stack(s) for s in parts.bound()]
     stmts = [*prologue, *rest]
     linked = matrix_unit.linked(pair_tiles.linked(transposition.linked(sequence(stmts))))
     main = pointer_function(blocks, linked, workspace, symbols, workload, outputs)
@@ -95,7 +101,7 @@ def lower(
     # Every function of the module must say noalias: one without it, and TVM lets LLVM assume that all of
     # them alias, which keeps accumulators in memory and halves the speed.
     total = total.with_attrs({"global_symbol": "workspace", "tirx.noalias": True})
-    return LoweredKernel(main, total)
+    return LoweredKernel(main, total, parts)
 
 
 def _lower_blocks(mod: tvm.IRModule) -> tvm.IRModule:

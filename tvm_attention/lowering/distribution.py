@@ -7,14 +7,13 @@ from typing import Any
 
 from tvm import tirx
 
-from tvm_attention.compute import Bounds
 from tvm_attention.compute.problem import ceil_div
 from tvm_attention.lowering.memory import take_allocations
 from tvm_attention.lowering.statements import sequence, statements
 from tvm_attention.workload import AttentionWorkload
 
 
-def distribute(stmt: Any, symbols: Mapping[str, Any], w: AttentionWorkload, bounds: Bounds) -> Any:
+def distribute(stmt: Any, symbols: Mapping[str, Any], w: AttentionWorkload) -> Any:
     """Give each of ``threads`` workers its tasks, with a task's buffers allocated once a worker.
 
     A worker takes a contiguous run, so that neighbouring query blocks meet their keys in its cache.
@@ -22,7 +21,7 @@ def distribute(stmt: Any, symbols: Mapping[str, Any], w: AttentionWorkload, boun
     heads anyway. So are those of sequences of their own lengths, some of which have no rows at all.
     """
     if isinstance(stmt, tirx.SeqStmt):
-        return tirx.SeqStmt([distribute(s, symbols, w, bounds) for s in stmt.seq])
+        return tirx.SeqStmt([distribute(s, symbols, w) for s in stmt.seq])
     if not isinstance(stmt, tirx.For) or "task" not in stmt.annotations:
         return stmt
     loops, body = _task_nest(stmt)
@@ -41,20 +40,12 @@ def distribute(stmt: Any, symbols: Mapping[str, Any], w: AttentionWorkload, boun
         count = tirx.Select(whole, count, ceil_div(total - worker, threads))
     buffers: list[Any] = []
     rest = statements(take_allocations(sequence(body), buffers))
-    if w.ragged and (row := _first_row(loops)) is not None:
-        begun = row < bounds.queries(loops[0].loop_var)
-        rest = [tirx.IfThenElse(begun, sequence(rest), None)]
+    notes = loops[-1].annotations
+    if "begun" in notes and (w.ragged or len(loops) > 3):  # some have no rows
+        rest = [tirx.IfThenElse(notes["begun"], sequence(rest), None)]
     task = tirx.SeqStmt([*_task_indices(loops, first + step * stride), *rest])
     tasks = tirx.For(step, 0, tirx.max(count, 0), tirx.ForKind.SERIAL, task)
     return tirx.For(worker, 0, threads, tirx.ForKind.PARALLEL, sequence([*buffers, tasks]))
-
-
-def _first_row(loops: list[Any]) -> Any | None:
-    """The first query row of a task; None for tasks that have none."""
-    notes = loops[-1].annotations
-    if "query_rows" in notes:
-        return loops[-1].loop_var * int(notes["query_rows"])
-    return tirx.const(0, "int32") if "whole_rows" in notes else None
 
 
 def _task_nest(loop: Any) -> tuple[list[Any], list[Any]]:

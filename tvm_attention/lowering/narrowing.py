@@ -147,12 +147,14 @@ class Narrowing:
         """What the loop runs over and the scope inside it; takes the annotations off."""
         span = Span(None, loop.extent)
         if (block := notes.pop("query_block", None)) is not None:
-            scope = self._query_scope(scope.batch, loop.loop_var, int(block))
-            notes["query_rows"] = block  # for the distribution of tasks
+            first = notes.pop("first_row", loop.loop_var * int(block))
+            scope = self._query_scope(scope.batch, first, notes.pop("rows", int(block)))
+            assert scope.rows is not None
+            notes["begun"] = scope.rows.end > 0  # for the distribution of tasks
         elif (lanes := notes.pop("split", None)) is not None:
             chunk = int(notes.pop("split_chunk"))
             scope = self._split_scope(scope.batch, loop.loop_var, int(lanes), chunk)
-            notes["whole_rows"] = 1  # for the distribution of tasks
+            notes["begun"] = self._bounds.queries(scope.batch) > 0
         elif notes.pop("batch_rows", None) is not None:
             scope = replace(scope, rows=Span(None, self._bounds.queries(loop.loop_var)))
         elif (size := notes.pop("pack_keys", None)) is not None:
@@ -190,10 +192,9 @@ class Narrowing:
                     span = Span(span.first, tirx.Select(scope.last_tile, none, span.end))
         return span, scope
 
-    def _query_scope(self, b: Any, index: Any, block: int) -> Scope:
+    def _query_scope(self, b: Any, start: Any, most: Any) -> Scope:
         bounds = self._bounds
-        start = index * block
-        rows = tirx.min(block, bounds.queries(b) - start)
+        rows = tirx.min(most, bounds.queries(b) - start)
         keys = self._keys(b, start, start + rows - 1)
         return Scope(batch=b, keys=keys, rows=Span(None, rows), first_row=start)
 

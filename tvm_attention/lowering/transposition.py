@@ -13,6 +13,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
+from tvm_attention.compute.problem import ceil_div
 from tvm_attention.lowering.statements import first_load, load_of
 from tvm_attention.lowering.tile_ir import function_name, transposition_ir
 from tvm_attention.lowering.unmasked_tiles import UnmaskedTile
@@ -35,6 +36,11 @@ class Transposition:
         axis = int(nest.annotations["query_axis"])
         tiles = [nest.loop_var, nest.body.loop_var]
         left = rows - tiles[axis] * size
+        if axis == 0:  # rows of the result
+            extent = tirx.min(nest.extent, ceil_div(tirx.max(rows, 0), size))
+            nest = tirx.For(
+                nest.loop_var, nest.min, extent, nest.kind, nest.body, None, nest.annotations
+            )
         valid = (left, size) if axis == 0 else (size, left)
         columns = size if keys is None else keys - tiles[0] * size
         return self._tiles(nest, size, (*valid, columns))

@@ -8,6 +8,7 @@ not need, fall away.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from tvm import tirx
 from tvm.sym import Analyzer
 
 from tvm_attention.lowering import lower
+from tvm_attention.lowering.parts import Parts
 from tvm_attention.lowering.statements import (
     inside,
     load_of,
@@ -55,13 +57,18 @@ def task_kernel(
     schedules = schedules_for(target)
     machine = schedules.machine_parameters(target)
     schedule = schedules.build(workload, machine, candidate)
-    lowered = lower(schedule.mod["main"], workload, element_operand=machine.element_operand).main
+    lowered = lower(schedule.mod["main"], workload, element_operand=machine.element_operand)
     values = scalars(workload, threads)
-    main = lowered.specialize(
-        {p: tirx.const(values[p.name], "int32") for p in lowered.params if p.name in values}
-    )
+    known = {
+        p: tirx.const(values[p.name], "int32") for p in lowered.main.params if p.name in values
+    }
+    main = lowered.main.specialize(known)
     loops: list[Any] = []
     _parallel_loops(main.body, loops)
+    if lowered.parts is not None:
+        parts = _parts(lowered.parts, known)
+        loops = [substituted(loop, parts) for loop in loops]
+        candidate = candidate.replace(query_strips=int(parts[lowered.parts.strips]))
     blocks = query_blocks(workload, candidate, machine.lanes)
     cut, regions = {}, []
     for n, loop in enumerate(loops):
@@ -71,6 +78,16 @@ def task_kernel(
     left = iter(range(len(loops)))
     main = main.with_body(_with_bodies(main.body, cut, left)).with_attr("global_symbol", "main")
     return TaskKernel(main, tuple(regions))
+
+
+def _parts(parts: Parts, known: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The constants that a call cuts its tasks by."""
+    analyzer = Analyzer()
+    for variable, value in known.items():
+        analyzer.bind(variable, value)
+    count = tirx.const(int(analyzer.simplify(parts.count_value)), "int32")
+    analyzer.bind(parts.count, count)
+    return {parts.count: count, parts.strips: analyzer.simplify(parts.strips_value)}
 
 
 def _one_task(
