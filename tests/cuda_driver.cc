@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <dlfcn.h>
 #include <set>
 #include <string>
@@ -33,7 +34,16 @@ int cuDeviceGet(int* device, int number) {
 }
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
   (void)device;
-  *value = attribute == 16 ? 3 : attribute == 75 ? 8 : attribute == 76 ? 7 : -1;
+  *value = attribute == 16 ? 3 : attribute == 38 ? 4096 : attribute == 75 ? 8 : attribute == 76 ? 7 : -1;
+  return OK;
+}
+int cuDeviceGetName(char* name, int size, int device) {
+  snprintf(name, size, "stand-in %d", device);
+  return OK;
+}
+int cuMemGetInfo_v2(size_t* free, size_t* total) {
+  if (contexts.empty()) return NO_CONTEXT;
+  *free = *total = 1 << 30;
   return OK;
 }
 int cuDevicePrimaryCtxRetain(void** context, int device) { *context = &retained[device]; return OK; }
@@ -101,20 +111,46 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t size, void* strea
   note("copy", stream);
   return OK;
 }
-int cuEventCreate(void** event, unsigned flags) {
+int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t size, void* stream) {
   if (contexts.empty()) return NO_CONTEXT;
-  if (flags != 2) return INVALID_VALUE;
-  *event = new long(-1);
+  memcpy(to, reinterpret_cast<void*>(from), size);
+  note("copy back", stream);
   return OK;
 }
-int cuEventRecord(void* event, void* stream) { *static_cast<long*>(event) = reinterpret_cast<long>(stream); return OK; }
+int cuMemsetD8Async(uint64_t place, unsigned char value, size_t size, void*) {
+  if (contexts.empty()) return NO_CONTEXT;
+  memset(reinterpret_cast<void*>(place), value, size);
+  return OK;
+}
+int cuStreamSynchronize(void* stream) { note("wait for", stream); return OK; }
+// An event knows its stream and, unless it is not to (flag 2), when it came.
+struct Event { unsigned flags; long stream; double seconds; };
+int cuEventCreate(void** event, unsigned flags) {
+  if (contexts.empty()) return NO_CONTEXT;
+  if (flags != 0 && flags != 2) return INVALID_VALUE;
+  *event = new Event{flags, -1, -1.0};
+  return OK;
+}
+int cuEventRecord(void* event, void* stream) {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  static_cast<Event*>(event)->stream = reinterpret_cast<long>(stream);
+  static_cast<Event*>(event)->seconds = now.tv_sec + 1e-9 * now.tv_nsec;
+  return OK;
+}
+int cuEventElapsedTime(float* milliseconds, void* start, void* end) {
+  Event *first = static_cast<Event*>(start), *last = static_cast<Event*>(end);
+  if (first->flags || last->flags || first->seconds < 0 || last->seconds < 0) return INVALID_VALUE;
+  *milliseconds = 1e3 * (last->seconds - first->seconds);
+  return OK;
+}
 int cuStreamWaitEvent(void* stream, void* event, unsigned) {
   char line[80];
-  snprintf(line, sizeof line, "stream %ld waits for %ld\n", reinterpret_cast<long>(stream), *static_cast<long*>(event));
+  snprintf(line, sizeof line, "stream %ld waits for %ld\n", reinterpret_cast<long>(stream), static_cast<Event*>(event)->stream);
   journal += line;
   return OK;
 }
-int cuEventDestroy_v2(void* event) { delete static_cast<long*>(event); return OK; }
+int cuEventDestroy_v2(void* event) { delete static_cast<Event*>(event); return OK; }
 int stand_in_allocated() { return allocated; }
 int stand_in_contexts() { return contexts.size(); }
 const char* stand_in_journal() { return journal.c_str(); }

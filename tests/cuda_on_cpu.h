@@ -3,6 +3,8 @@
 // A thread runs until it waits or ends; the threads of a block run in an order that the caller picks, so that a
 // missing barrier makes a thread read what another has not written yet, or has overwritten. Memory that nobody
 // wrote holds NaN; a barrier that not all threads reach ends the program.
+// With RACES defined and -fsanitize=thread, each thread is one to ThreadSanitizer, ordered to the others by barriers
+// alone: what two of them do to one place without a barrier between is a race, whatever numbers come of it.
 // The C headers alone: the standard library's would take most of the time of compiling a kernel.
 #include <math.h>
 #include <stdint.h>
@@ -10,6 +12,22 @@
 #include <string.h>
 #include <sys/types.h>
 #include <ucontext.h>
+
+#ifdef RACES
+#include <sanitizer/tsan_interface.h>
+extern "C" void __tsan_read_range(void*, unsigned long);
+extern "C" void __tsan_write_range(void*, unsigned long);
+#define QUIET __attribute__((no_sanitize("thread")))  // what stands for the machine is no part of the program
+#else
+#define QUIET
+static inline void __tsan_acquire(void*) {}
+static inline void __tsan_release(void*) {}
+static inline void __tsan_read_range(void*, unsigned long) {}
+static inline void __tsan_write_range(void*, unsigned long) {}
+#endif
+
+// Which of the faults that a test wrote into a kernel is there now (cuda_faults.py); none is number 0.
+static int mutation;
 
 typedef unsigned char uchar;
 struct dim3_ { int x, y, z; };
@@ -33,6 +51,8 @@ struct alignas(8) uint2 { uint x, y; };
 struct alignas(8) ushort4 { ushort x, y, z, w; };
 struct alignas(4) ushort2 { ushort x, y; };
 struct alignas(16) int4 { int x, y, z, w; };
+struct alignas(2) char2 { signed char x, y; };
+struct alignas(4) char4 { signed char x, y, z, w; };
 static inline ushort4 make_ushort4(ushort x, ushort y, ushort z, ushort w) { return {x, y, z, w}; }
 static inline ushort2 make_ushort2(ushort x, ushort y) { return {x, y}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
@@ -61,7 +81,8 @@ static const size_t SHARED = 1 << 18, STACK = 1 << 17, MOST_THREADS = 1024, WARP
 alignas(64) uchar buf_dyn_shmem_ptr[SHARED];
 
 enum State { RUNNING, WAITING, IN_WARP, DONE };
-struct Fiber { ucontext_t context; State state; dim3_ index; };
+// waits, warp_waits: how many barriers of the block and of the warp it has passed.
+struct Fiber { ucontext_t context; State state; dim3_ index; size_t waits, warp_waits; void* sanitised; };
 static Fiber fibers[MOST_THREADS];
 static size_t turns[MOST_THREADS];  // in which order they run
 static uchar* stacks;
@@ -71,62 +92,94 @@ static bool met;  // whether threads of a warp have, since the scheduler looked
 static void (*body)(void**);
 static void** body_arguments;
 
-static void wait_for_all() {
-  fibers[current].state = WAITING;
+// What barriers order: of two in a row, lest a thread that is already at the next one shows what it did meanwhile.
+static char everybody[2], warps[MOST_THREADS / WARP][2], begun, ended;
+static void* sanitised_scheduler;
+
+QUIET static void to_scheduler() {
+#ifdef RACES
+  __tsan_switch_to_fiber(sanitised_scheduler, __tsan_switch_to_fiber_no_sync);
+#endif
   swapcontext(&fibers[current].context, &scheduler);
 }
 
+QUIET static void to_fiber(Fiber& fiber) {
+#ifdef RACES
+  if (fiber.sanitised == nullptr) fiber.sanitised = __tsan_create_fiber(0);
+  __tsan_switch_to_fiber(fiber.sanitised, __tsan_switch_to_fiber_no_sync);
+#endif
+  swapcontext(&scheduler, &fiber.context);
+}
+
+QUIET static void wait_for_all() {
+  Fiber& own = fibers[current];
+  char* place = &everybody[own.waits++ % 2];
+  own.state = WAITING;
+  __tsan_release(place);
+  to_scheduler();
+  __tsan_acquire(place);
+}
+
 // Until all threads of the warp are here: it goes on without the other warps.
-static void wait_for_warp() {
-  Fiber* warp = fibers + current / WARP * WARP;
+QUIET static void wait_for_warp() {
+  Fiber *own = fibers + current, *warp = fibers + current / WARP * WARP;
+  char* place = &warps[current / WARP][own->warp_waits++ % 2];
+  __tsan_release(place);
   size_t here = 1;
   for (size_t i = 0; i < WARP; ++i) here += warp[i].state == IN_WARP;
   if (here == WARP) {
     for (size_t i = 0; i < WARP; ++i) warp[i].state = RUNNING;
     met = true;
-    return;
+  } else {
+    own->state = IN_WARP;
+    to_scheduler();
   }
-  fibers[current].state = IN_WARP;
-  swapcontext(&fibers[current].context, &scheduler);
+  __tsan_acquire(place);
 }
 
 // Copies that a thread has started: made when it waits for them, or at once, or one way or the other, as it may
 // be on a GPU. Late ones show a missing wait, early ones memory that is still read.
-struct Copy { void* to; const void* from; int bytes; };
+struct Copy { void* to; const void* from; int bytes; bool made; };
 static const size_t MOST_COPIES = 512;
 static Copy copies[MOST_THREADS][MOST_COPIES];
 static size_t started[MOST_THREADS];
 static int turn_order;  // see set_turns
 static bool forgotten;  // whether a thread ended before its copies were made
 
-template <int BYTES> static void start_copy(void* to, const void* from) {
+template <int BYTES> QUIET static void start_copy(void* to, const void* from) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "sizes of cp.async");
   if (reinterpret_cast<uintptr_t>(to) % BYTES || reinterpret_cast<uintptr_t>(from) % BYTES) abort();
+  __tsan_read_range(const_cast<void*>(from), BYTES);
+  __tsan_write_range(to, BYTES);  // now, and again when it is waited for
   static uint64_t random = 1;
   random = random * 6364136223846793005ull + 1442695040888963407ull;
-  if (turn_order == 1 || (turn_order > 1 && random >> 63)) {
-    memcpy(to, from, BYTES);
-    return;
-  }
+  bool made = turn_order == 1 || (turn_order > 1 && random >> 63);
+  if (made) memcpy(to, from, BYTES);
   if (started[current] == MOST_COPIES) abort();
-  copies[current][started[current]++] = {to, from, BYTES};
+  copies[current][started[current]++] = {to, from, BYTES, made};
 }
-static void wait_for_copies() {
-  for (size_t i = 0; i < started[current]; ++i) memcpy(copies[current][i].to, copies[current][i].from, copies[current][i].bytes);
+QUIET static void wait_for_copies() {
+  for (size_t i = 0; i < started[current]; ++i) {
+    const Copy& copy = copies[current][i];
+    __tsan_write_range(copy.to, copy.bytes);
+    if (!copy.made) memcpy(copy.to, copy.from, copy.bytes);
+  }
   started[current] = 0;
 }
 template <int BYTES> static void clear(void* to) { memset(to, 0, BYTES); }
 
-static void run_fiber() {
+QUIET static void run_fiber() {
   started[current] = 0;
+  __tsan_acquire(&begun);
   body(body_arguments);
   forgotten = forgotten || started[current] != 0;
   fibers[current].state = DONE;
-  swapcontext(&fibers[current].context, &scheduler);
+  __tsan_release(&ended);
+  to_scheduler();
 }
 
 // Ascending, descending, or (order > 1) shuffled anew each time.
-static void set_turns(size_t threads, int order) {
+QUIET static void set_turns(size_t threads, int order) {
   static uint64_t random = 1;
   for (size_t i = 0; i < threads; ++i) turns[i] = order == 1 ? threads - 1 - i : i;
   for (size_t i = threads; order > 1 && i > 1; --i) {
@@ -138,7 +191,7 @@ static void set_turns(size_t threads, int order) {
 }
 
 // One block of threads; 0, or 1 when only some of them wait at a barrier.
-static int run_block(size_t threads, int x, int order) {
+QUIET static int run_block(size_t threads, int x, int order) {
   for (size_t t = 0; t < threads; ++t) {
     Fiber& fiber = fibers[t];
     getcontext(&fiber.context);
@@ -146,8 +199,10 @@ static int run_block(size_t threads, int x, int order) {
     fiber.context.uc_stack.ss_size = STACK;
     fiber.state = RUNNING;
     fiber.index = {static_cast<int>(t) % x, static_cast<int>(t) / x, 0};
+    fiber.waits = fiber.warp_waits = 0;
     makecontext(&fiber.context, run_fiber, 0);
   }
+  __tsan_release(&begun);
   for (;;) {
     set_turns(threads, order);
     for (size_t i = 0; i < threads;) {  // always the first that can: a warp runs as far ahead of others as it may
@@ -157,12 +212,13 @@ static int run_block(size_t threads, int x, int order) {
         continue;
       }
       threadIdx = fibers[current].index;
-      swapcontext(&scheduler, &fibers[current].context);
+      to_fiber(fibers[current]);
       if (met) i = 0;
       met = false;
     }
     size_t waiting = 0, done = 0;
     for (size_t t = 0; t < threads; ++t) waiting += fibers[t].state == WAITING, done += fibers[t].state == DONE;
+    __tsan_acquire(&ended);
     if (done == threads) return 0;
     if (waiting != threads) return 1;
     for (size_t t = 0; t < threads; ++t) fibers[t].state = RUNNING;
@@ -171,9 +227,12 @@ static int run_block(size_t threads, int x, int order) {
 
 // 0; 1: not all threads of a block reach a barrier; 2: a write beyond the shared memory asked for; 3: too many
 // threads; 4: copies that were not waited for.
-static int run_grid(void (*kernel)(void**), void** arguments, int blocks, int x, int y, int shared, int order) {
+QUIET static int run_grid(void (*kernel)(void**), void** arguments, int blocks, int x, int y, int shared, int order) {
   size_t threads = static_cast<size_t>(x) * y;
   if (threads > MOST_THREADS) return 3;
+#ifdef RACES
+  sanitised_scheduler = __tsan_get_current_fiber();
+#endif
   stacks = static_cast<uchar*>(malloc(threads * STACK));
   body = kernel;
   body_arguments = arguments;
@@ -211,10 +270,11 @@ static inline float element(const ushort*, uint pair, int n) {
 
 // ldmatrix.x4: lane i reads row i % 8 of matrix i / 8; of each matrix a lane gets two neighbours of row lane / 4,
 // or, transposed, of column lane / 4.
-static void load_four(uint (&r)[4], const void* row, bool transposed) {
+QUIET static void load_four(uint (&r)[4], const void* row, bool transposed) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) abort();
   const Shown* warp = shown + current / WARP * WARP;
   int lane = current % WARP;
+  __tsan_read_range(const_cast<void*>(row), 16);
   memcpy(shown[current].words, row, 16);
   wait_for_warp();
   for (int m = 0; m < 4; ++m) {
@@ -233,7 +293,7 @@ static void load_transposed(uint (&r)[4], const void* row) { load_four(r, row, t
 // mma.m16n8k16 by the fragments of the PTX manual: g = lane / 4, t = lane % 4; a: rows g and g + 8, columns 2 t and
 // 2 t + 1, then those 8 further; b: rows 2 t and 2 t + 1, then 8 further, column g; c: rows g and g + 8, columns
 // 2 t and 2 t + 1.
-template <class T> static void multiply_add(float* c, const uint (&a)[4], uint b0, uint b1, const T* tag) {
+template <class T> QUIET static void multiply_add(float* c, const uint (&a)[4], uint b0, uint b1, const T* tag) {
   const Shown* warp = shown + current / WARP * WARP;
   int lane = current % WARP, g = lane / 4, t = lane % 4;
   for (int i = 0; i < 4; ++i) shown[current].words[i] = a[i];

@@ -79,7 +79,8 @@ class Compiler:
         text = source[source.index('extern "C" __global__') :]
         made = library(text)
         kept = Path(os.environ[FOLDER], f"{made.parent.name}.so")
-        shutil.copy(made, kept)
+        if not kept.exists():  # else it may be in use
+            shutil.copy(made, kept)
         return MachineCode(arch, str(kept).encode() + b"\0", {"kernel": Resources(32, 0, 0)})
 
     def ptx(self, source: str, arch: str) -> str:

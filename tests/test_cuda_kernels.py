@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
-import cuda_on_cpu
 import numpy as np
 import pytest
 from attention_bounds import assert_near
 from attention_cases import LAYOUTS, Guarded, laid_out
 from attention_variants import bounds
-from cuda_on_cpu import ORDERS, StandInArrays, code_of, kernel_on_cpu
+from cuda_on_cpu import ORDERS, StandInArrays, kernel_on_cpu
 from numpy.typing import NDArray
 
 from tvm_attention import reference
 from tvm_attention.accuracy import ROUNDING
 from tvm_attention.call import Call
-from tvm_attention.device_code import DeviceCode
 from tvm_attention.operands import geometry
 from tvm_attention.options import opened_options
 from tvm_attention.random_calls import random_inputs
@@ -237,27 +231,6 @@ SEVERAL_WARPS = [
 
 
 @pytest.mark.parametrize("candidate", SEVERAL_WARPS, ids=str)
-def test_missing_barriers_and_waits_are_noticed(candidate: Candidate) -> None:
-    """On the CPU, threads between barriers run one after the other."""
-    dtype = "float16" if candidate.variant == "fused_tensor" else "float32"
-    rows, keys = (2, 300) if candidate.variant == "fused_split_kv" else (40, 37)
-    arrays = tensors(rows, keys, dims=(16, 16), dtype=dtype)
-    workload = AttentionWorkload(
-        head_dim=16, dtype=dtype, output="attention_and_lse", query_heads=4, kv_heads=2,
-        query_length=rows,
-    )  # fmt: skip
-    source = code_of(workload, candidate).source
-    for order in ORDERS:
-        check(candidate, *arrays, order)
-    waits = list(re.finditer(r"(__syncthreads|__syncwarp|wait_for_copies)\(\);", source))
-    assert len(waits) == 6  # a block of keys has four or five, the sums one
-    for wait in waits:
-        without = source[: wait.start()] + source[wait.end() :]
-        noticed = any(_fails(without, candidate, arrays, order) for order in ORDERS)
-        assert noticed, f"{wait[0]} at {wait.start()}"
-
-
-@pytest.mark.parametrize("candidate", SEVERAL_WARPS, ids=str)
 def test_copies_beside_computing(candidate: Candidate) -> None:
     """At lengths around a block of keys: none, a part of one, several and a part."""
     dtype = "float16" if candidate.variant == "fused_tensor" else "float32"
@@ -267,43 +240,6 @@ def test_copies_beside_computing(candidate: Candidate) -> None:
         arrays = tensors(rows, keys, dims=(32, 16), dtype=dtype)
         window = (20, 3) if n % 2 and not decodes else None
         check(candidate, *arrays, ORDERS[n % 3], causal="bottom_right", window=window)
-
-
-def _fails(
-    source: str, candidate: Candidate, arrays: tuple[Array, Array, Array], order: int
-) -> bool:
-    with edited(source):
-        try:
-            check(candidate, *arrays, order)
-        except AssertionError:
-            return True
-    return False
-
-
-@pytest.mark.parametrize(
-    "names", [("key_length", "key_length + 1"), ("query_length", "query_length + 1")]
-)
-def test_a_limit_that_is_off_by_one_is_noticed(names: tuple[str, str]) -> None:
-    workload = AttentionWorkload(head_dim=24, value_dim=16, output="attention_and_lse")
-    name, more = names
-    head, body = code_of(workload, FUSED).source.rsplit(") {\n  extern", 1)
-    changed = re.sub(rf"< {name}\b", f"< ({more})", body)
-    assert changed != body
-    with edited(f"{head}) {{\n  extern{changed}"), pytest.raises(AssertionError):
-        check(FUSED, *tensors(19, 37))
-
-
-@contextmanager
-def edited(source: str) -> Iterator[None]:
-    """Kernels have this source instead of their own."""
-    own = cuda_on_cpu.code_of
-
-    def other(workload: AttentionWorkload, candidate: Candidate, arch: str = "sm_80") -> DeviceCode:
-        return replace(own(workload, candidate, arch), source=source)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cuda_on_cpu, "code_of", other)
-        yield
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

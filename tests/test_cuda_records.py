@@ -74,15 +74,14 @@ def test_a_record_of_a_newer_gpu_is_refused_with_the_reason() -> None:
 
 @pytest.mark.parametrize("arch", cuda.MACHINES)
 def test_every_gpu_chooses_among_the_shipped_records(arch: str) -> None:
-    """Records of its own architecture, else of an older one within its limits, else the default."""
+    """There are some of its own architecture."""
     target = named_target(f"cuda-{arch}")
     for workload in suite("gpu").values():
         source = runtime.select(workload, target)
         space = cuda.design_space(workload, cuda.MACHINES[arch])
         assert space.refusal(source.candidate) is None
-        if arch in ("sm_80", "sm_86", "sm_90"):
-            assert source.record is not None
-            assert source.record.target == target.name
+        assert source.record is not None
+        assert source.record.target == target.name
 
 
 def modelled(workload: AttentionWorkload) -> TuningRecord:

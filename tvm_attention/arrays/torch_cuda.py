@@ -26,7 +26,20 @@ class TorchCudaTensors(TorchTensors):
     def uploaded(self, numbers: NDArray[Any], like: Any) -> Any:
         """A copy of an array on the processor in the memory of ``like``'s GPU, made before anything that
         the caller's stream runs later."""
-        return self._torch.from_numpy(numbers).to(like.device)
+        pinned = self._torch.from_numpy(numbers).pin_memory()  # torch keeps it until it was read
+        return pinned.to(like.device, non_blocking=True)
+
+    def floats(self, array: Any) -> Any:
+        """A dense float32 tensor of a tensor on the query's GPU: itself, if it is one; None for anything
+        else. What it holds is not looked at: nobody waits for the GPU."""
+        if not isinstance(array, self._torch.Tensor) or array.device != self._place:
+            return None
+        return array.detach().float().contiguous()
+
+    @property
+    def int8(self) -> Any:
+        """torch's dtype of that name."""
+        return self._torch.int8
 
     def device(self, array: Any) -> int:
         """The number of the array's GPU."""

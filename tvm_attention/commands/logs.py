@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def add(commands: Commands) -> None:
 
 
 def _add_choice(parser: argparse.ArgumentParser, default: str) -> None:
-    add_target(parser, "only records of this target")
+    add_target(parser, "only records of this target, or of several with commas between")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--user", action="store_true", help=f"your own logs instead of {default}")
     which.add_argument("--log", type=Path, metavar="FILE", help=f"a file instead of {default}")
@@ -103,15 +103,18 @@ def run_verify(options: argparse.Namespace) -> int:
 def chosen_logs(
     options: argparse.Namespace, default: Callable[[], Iterable[TuningLog]]
 ) -> list[TuningLog]:
-    """The logs that --user, --log and --target choose, with the records they choose."""
-    target = canonical_target(options.target)
+    """The logs that --user, --log and --target (several with commas between) choose, with the records
+    they choose."""
+    named = [] if options.target is None else options.target.split(",")
+    targets = {canonical_target(name) for name in named}
     if options.log is not None:
         logs: Iterable[TuningLog] = [_file(options.log)]
     else:
         found = user_logs() if options.user else default()
-        logs = [log for log in found if target is None or _may_hold(log, target)]
+        logs = [log for log in found if not targets or _may_hold(log, targets)]
     return [
-        replace(g, records=tuple(r for r in g.records if target in (None, r.target))) for g in logs
+        replace(g, records=tuple(r for r in g.records if not targets or r.target in targets))
+        for g in logs
     ]
 
 
@@ -122,10 +125,10 @@ def _file(path: Path) -> TuningLog:
         return TuningLog(str(path), True, (), str(error))
 
 
-def _may_hold(log: TuningLog, target: str) -> bool:
-    """Whether a log is in the target's folder; one that could not be listed might be."""
+def _may_hold(log: TuningLog, targets: Collection[str | None]) -> bool:
+    """Whether a log is in a target's folder; one that could not be listed might be."""
     folder, slash, _ = log.name.partition(" ")[2].partition("/")
-    return folder == target or not slash
+    return folder in targets or not slash
 
 
 def _to_dict(log: TuningLog) -> dict[str, object]:

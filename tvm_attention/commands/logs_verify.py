@@ -6,7 +6,7 @@ Builds run in child processes, so that a compiler that crashes costs one record.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import TimeoutError
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,7 @@ from tvm_attention.commands.output import counted, say
 from tvm_attention.cuda.verifying import verify_candidate
 from tvm_attention.database import TuningLog, TuningRecord, verify
 from tvm_attention.digest import EXPRESSIONS
-from tvm_attention.errors import InvalidValueError, KernelBuildError
+from tvm_attention.errors import AttentionError, InvalidValueError, KernelBuildError
 from tvm_attention.processes import process_pool
 from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.schedules.cuda_space import kernel_of
@@ -84,20 +84,49 @@ def build_all(
     pool = process_pool(workers)
     try:
         current = [r for r in records if r.expression == EXPRESSIONS[r.hardware["kind"]]]
-        first = {same_kernel(r): r for r in reversed(current)}  # one build serves all its records
-        started = {k: pool.schedule(build, (r,), timeout=BUILD_SECONDS) for k, r in first.items()}
-        futures = {id(r): started[same_kernel(r)] for r in current}
+        futures = _started(pool, build, current)
         with bar(len(current)) as advance:
 
             def wait(record: TuningRecord) -> None:
                 advance(str(record))
-                _result(futures[id(record)])
+                future, place = futures[id(record)]
+                error = _result(future)[place]
+                if error is not None:
+                    raise error
 
             results = verify(records, wait, EXPRESSIONS)
     finally:
         pool.stop()
         pool.join()
     return tuple((r, None if error is None else error_text(error)) for r, error in results)
+
+
+def _started(
+    pool: Any, build: Build, records: Sequence[TuningRecord]
+) -> dict[int, tuple[Any, int]]:
+    """Where each record's result will be: a task's future, and its place in that. One build serves all
+    records of a kernel, and one process builds it for all targets, of which it keeps the source."""
+    groups: dict[object, dict[object, TuningRecord]] = {}
+    for r in records:
+        groups.setdefault(same_source(r), {}).setdefault(same_kernel(r), r)
+    places: dict[object, tuple[Any, int]] = {}
+    for group in groups.values():
+        arguments = (build, list(group.values()))
+        future = pool.schedule(_build_each, arguments, timeout=BUILD_SECONDS * len(group))
+        places |= {kernel: (future, n) for n, kernel in enumerate(group)}
+    return {id(r): places[same_kernel(r)] for r in records}
+
+
+def _build_each(build: Build, records: Sequence[TuningRecord]) -> list[AttentionError | None]:
+    """What is wrong with each record."""
+    found: list[AttentionError | None] = []
+    for record in records:
+        try:
+            build(record)
+            found.append(None)
+        except AttentionError as error:
+            found.append(error)
+    return found
 
 
 def build_record(record: TuningRecord) -> None:
@@ -130,8 +159,14 @@ def same_kernel(record: TuningRecord) -> object:
     """What records have in common that are verified by the same build."""
     if record.hardware["kind"] != "cuda":
         return id(record)
-    candidate = Candidate.of(record.variant, record.decisions)
-    return (record.target, kernel_of(record.workload), candidate)
+    return (record.target, same_source(record))
+
+
+def same_source(record: TuningRecord) -> object:
+    """What records have in common whose kernels are of the same source, maybe for several targets."""
+    if record.hardware["kind"] != "cuda":
+        return id(record)
+    return kernel_of(record.workload), Candidate.of(record.variant, record.decisions)
 
 
 def recorded_target(record: TuningRecord) -> HardwareTarget:
@@ -153,11 +188,12 @@ def recorded_target(record: TuningRecord) -> HardwareTarget:
     )
 
 
-def _result(build: Any) -> None:
+def _result(build: Any) -> list[AttentionError | None]:
     from pebble import ProcessExpired
 
     try:
-        build.result()
+        found: list[AttentionError | None] = build.result()
+        return found
     except ProcessExpired as expired:
         raise KernelBuildError(
             f"the process that built it died (exit code {expired.exitcode})"

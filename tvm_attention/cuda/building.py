@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -12,6 +13,11 @@ from tvm_attention.schedules import Candidate, cuda
 from tvm_attention.target import HardwareTarget
 from tvm_attention.workload import AttentionWorkload
 
+# TVM's target. What it generates depends on no architecture: that is for the compiler of the source.
+TVM_TARGET = {
+    "kind": "cuda", "arch": "sm_75", "max_threads_per_block": 1024,
+    "max_shared_memory_per_block": 1 << 18, "thread_warp_size": 32,
+}  # fmt: skip
 # What is put before the source of kernels that call a function of it.
 _HEADERS = {"tensor_cores.cuh": TENSOR_PRODUCT, "copies.cuh": WAIT_FOR_COPIES}
 
@@ -24,32 +30,29 @@ def device_code(
     Raises KernelBuildError if TVM cannot build it or it exceeds the target's limits.
     """
     import_tvm()
+    from tvm_attention.lowering.device_source import check_limits
+
+    code, kernels = _lowered(workload, candidate)
+    machine = cuda.machine_parameters(target)
+    check_limits(code, kernels, machine.threads_per_block, machine.shared_per_block)
+    return code
+
+
+@lru_cache(maxsize=4)
+def _lowered(workload: AttentionWorkload, candidate: Candidate) -> tuple[DeviceCode, list[Any]]:
+    """The code of a candidate, which is the same for all GPUs, and TVM's functions."""
     from tvm_attention.lowering.device import lower_device
     from tvm_attention.lowering.device_source import device_source
-    from tvm_attention.schedules.cuda_fused import tiles_of
+    from tvm_attention.schedules.cuda_fused import build, tiles_of
 
     try:
-        schedule = cuda.build(workload, cuda.machine_parameters(target), candidate)
+        schedule = build(workload, candidate)
         func = lower_device(schedule.mod["main"], workload, tiles_of(workload, candidate))
-        return device_source(func, tvm_target(target), "attention")
+        return device_source(func, TVM_TARGET, "attention")
     except KernelBuildError:
         raise
     except Exception as error:
-        raise KernelBuildError(
-            f"TVM could not build {candidate} for {target.name}: {error}"
-        ) from error
-
-
-def tvm_target(target: HardwareTarget) -> dict[str, Any]:
-    """The argument of tvm.target.Target for a GPU."""
-    machine = cuda.machine_parameters(target)
-    return {
-        "kind": "cuda",
-        "arch": target.arch,
-        "max_threads_per_block": machine.threads_per_block,
-        "max_shared_memory_per_block": machine.shared_per_block,
-        "thread_warp_size": machine.warp,
-    }
+        raise KernelBuildError(f"TVM could not build {candidate}: {error}") from error
 
 
 def whole_source(code: DeviceCode) -> str:

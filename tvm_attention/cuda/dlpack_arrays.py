@@ -11,15 +11,15 @@ import sys
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tvm_attention._tvm import load_tvm_libraries
-from tvm_attention.arrays import NumPyArrays, TorchCudaTensors, torch_cuda_kind
+from tvm_attention.arrays import TorchCudaTensors, torch_cuda_kind
 from tvm_attention.arrays.dlpack_capsule import Described, capsule
-from tvm_attention.arrays.kind import Shape, mixed_kinds, type_name
+from tvm_attention.arrays.kind import mixed_kinds
 from tvm_attention.cuda import driver as driving
+from tvm_attention.cuda.device_arrays import DeviceArrays
 from tvm_attention.cuda.driver import Driver
-from tvm_attention.cuda.memory import DeviceMemory, Shadow, shadow
+from tvm_attention.cuda.memory import Shadow, shadow
 from tvm_attention.dtypes import ELEMENT_BYTES
 from tvm_attention.errors import UnsupportedError
 
@@ -28,14 +28,13 @@ _DEFAULT_STREAM, _LEGACY = 0, 1  # the driver's and DLPack's name of the same st
 _NO_TIMES = 2  # CU_EVENT_DISABLE_TIMING
 
 
-class DLPackCudaArrays(NumPyArrays):
+class DLPackCudaArrays(DeviceArrays):
     """Those of the GPU that a query is on; each is stood for by a :class:`Shadow`."""
 
     name = "DLPack arrays on a GPU"
 
     def __init__(self, query: Any) -> None:
-        self._device = int(query.__dlpack_device__()[1])
-        self._stream = _current_stream(query)
+        super().__init__(int(query.__dlpack_device__()[1]), _current_stream(query))
 
     def opened(self, name: str, array: Any) -> Any:
         if isinstance(array, Shadow):
@@ -55,43 +54,6 @@ class DLPackCudaArrays(NumPyArrays):
         return shadow(
             found.address, found.shape, found.strides, found.dtype, kept, self._device, self._stream
         )
-
-    def dense(self, array: Any) -> Any:
-        raise UnsupportedError(
-            f"expected an array on a GPU whose last axis is dense, got strides {self.strides(array)} of "
-            f"shape {array.shape}; make it contiguous first"
-        )
-
-    def empty(self, shape: Shape, like: Any, dtype: str | None = None) -> Any:
-        name = self.dtype(like) if dtype is None else dtype
-        size = int(np.prod(shape)) * ELEMENT_BYTES[name]
-        memory = DeviceMemory(driving.driver(), self._device, max(size, 1), self._stream)
-        strides = tuple(int(np.prod(shape[n + 1 :])) for n in range(len(shape)))
-        return shadow(memory.address, shape, strides, name, memory, self._device, self._stream)
-
-    def numbers(self, array: Any) -> NDArray[Any]:
-        raise UnsupportedError(
-            f"small arrays (slopes, sinks, lengths): expected lists or NumPy arrays, got "
-            f"{type_name(array)} on a GPU; copy it to the processor"
-        )
-
-    def uploaded(self, numbers: NDArray[Any], like: Any) -> Any:
-        """A copy of an array on the processor in the memory of the GPU."""
-        made = self.empty(numbers.shape, like, str(numbers.dtype))
-        made.owner.fill_from(numbers)
-        return made
-
-    def device(self, array: Any) -> int:
-        """The number of the array's GPU."""
-        return self._device
-
-    def stream(self, array: Any) -> int:
-        """The handle of the caller's stream, 0 for the default one."""
-        return self._stream
-
-    def target(self, array: Any) -> str:
-        """The name of the target that the array's GPU is."""
-        return f"cuda-{driving.driver().arch(self._device)}"
 
     def own_kind(self, result: Any, query: Any) -> Any:
         """As the query's library says; where it says nothing, an array of TVM's that has DLPack."""

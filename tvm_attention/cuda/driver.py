@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # boards that only load archives lack what it needs
 
 _NAMES = ("libcuda.so.1", "libcuda.so")
 # CUdevice_attribute and CUfunction_attribute, from cuda.h.
-_MULTIPROCESSORS = 16
+_MULTIPROCESSORS, _L2_BYTES = 16, 38
 _MAJOR, _MINOR = 75, 76
 _DYNAMIC_SHARED_BYTES = 8
 _STATIC_SHARED_BYTES = 48 << 10  # up to which a launch need not ask beforehand
@@ -53,6 +53,24 @@ class Driver:
         """The compute capability of a device, "sm_87"."""
         return f"sm_{self.attribute(device, _MAJOR)}{self.attribute(device, _MINOR)}"
 
+    def model(self, device: int) -> str:
+        """The name of a device."""
+        text, handle = ctypes.create_string_buffer(256), ctypes.c_int()
+        self.call("cuDeviceGet", ctypes.byref(handle), device)
+        self.call("cuDeviceGetName", text, len(text), handle)
+        return text.value.decode(errors="replace")
+
+    def l2_bytes(self, device: int) -> int:
+        """The second cache of a device."""
+        return self.attribute(device, _L2_BYTES)
+
+    def free_bytes(self, device: int) -> int:
+        """Memory of a device that nobody has taken."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        with self.current(device):
+            self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
+
     @contextmanager
     def current(self, device: int) -> Iterator[None]:
         """Make a device's context that of this thread, and what was before afterwards."""
@@ -66,6 +84,12 @@ class Driver:
             yield
         finally:
             self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+    def event(self) -> ctypes.c_void_p:
+        """A new event of the current context, which knows when it came."""
+        event = ctypes.c_void_p()
+        self.call("cuEventCreate", ctypes.byref(event), 0)
+        return event
 
     def load(self, code: DeviceCode, image: bytes, device: int) -> LoadedModule:
         """Put machine code into a device's memory."""

@@ -14,6 +14,7 @@ from tvm_attention.arrays.kind import type_name
 from tvm_attention.call import Call
 from tvm_attention.cuda.dlpack_arrays import device_kind
 from tvm_attention.cuda.launching import WORKSPACE, Parameters, grids, parameter_types
+from tvm_attention.cuda.memory import Shadow
 from tvm_attention.device_code import DeviceCode, DeviceFunction
 from tvm_attention.dtypes import ELEMENT_BYTES
 from tvm_attention.errors import InvalidTypeError
@@ -88,9 +89,11 @@ class DeviceKernel(Kernel):
         loaded = self._loaded_on(kind.device(inputs[0]), candidate)
         kept: list[Any] = []  # until all is started: memory freed then is used again after it
 
-        def address(numbers: NDArray[Any]) -> int:
-            kept.append(kind.uploaded(np.ascontiguousarray(numbers), inputs[0]))
-            return int(kind.address(kept[-1]))
+        def address(numbers: Any) -> int:
+            if isinstance(numbers, np.ndarray) and not isinstance(numbers, Shadow):
+                numbers = kind.uploaded(np.require(numbers, requirements=("C", "W")), inputs[0])
+            kept.append(numbers)
+            return int(kind.address(numbers))
 
         sizes_of_launch = grids(self.workload, candidate, sizes, loaded.multiprocessors)
         scalars = call.scalars(1, sizes_of_launch.splits)

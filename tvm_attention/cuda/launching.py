@@ -89,6 +89,6 @@ class Parameters:
     def __init__(
         self, names: tuple[str, ...], types: Mapping[str, Any], values: Mapping[str, float]
     ) -> None:
-        self._values = [types[n](values[n]) for n in names]
-        pointers = [ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in self._values]
+        self.values = [types[n](values[n]) for n in names]
+        pointers = [ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in self.values]
         self.array = (ctypes.c_void_p * len(names))(*pointers)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tvm_attention.arrays import TorchCudaTensors
 from tvm_attention.errors import InvalidTypeError, InvalidValueError
 from tvm_attention.kv_cache.page_pool import PagePool
 from tvm_attention.kv_cache.pages import opened_pages
@@ -164,7 +165,10 @@ class PagedKVCache:
     def _stored(self, table: NDArray[np.int64], lengths: NDArray[np.int64]) -> Stored:
         tensors = self._tensors
         key, value, pages = opened_pages(tensors.kind, tensors.key, tensors.value, table)
-        scales = (_gathered(s, table) for s in (tensors.key_scale, tensors.value_scale))
+        pages_of = table
+        if isinstance(tensors.kind, TorchCudaTensors) and tensors.key_scale is not None:
+            pages_of = tensors.kind.uploaded(table, tensors.key_scale)
+        scales = (_gathered(s, pages_of) for s in (tensors.key_scale, tensors.value_scale))
         return Stored(key, value, lengths, pages, scales_of(*scales))
 
     def _known(self, sequences: Sequence[int]) -> list[int]:
@@ -176,12 +180,10 @@ class PagedKVCache:
         return known
 
 
-def _gathered(
-    scales: NDArray[np.float32] | None, table: NDArray[np.int64]
-) -> NDArray[np.float32] | None:
+def _gathered(scales: Any, table: Any) -> Any:
     """Scales of tokens in pages (pages, heads, rows) as (batch, heads, keys); others as they are."""
     if scales is None or scales.ndim == 1:
         return scales
     (batch, width), (_, heads, rows) = table.shape, scales.shape
-    by_page: NDArray[np.float32] = scales[table].swapaxes(1, 2)
+    by_page = scales[table].swapaxes(1, 2)
     return by_page.reshape(batch, heads, width * rows)  # a copy

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_attention.arrays import kind_of
+from tvm_attention.cuda.kinds import call_kind
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.kv_cache.pages import checked_table, opened_pages
 from tvm_attention.kv_cache.stored import LAYOUTS, Stored, attend_stored, new_lengths
@@ -53,7 +53,7 @@ def paged_attention(
         raise InvalidValueError(
             f"page_layout: expected {' or '.join(map(repr, LAYOUTS))}, got {page_layout!r}"
         )
-    kind = kind_of(query)
+    kind = call_kind(query)
     pages = []
     for name, array in (("key_pages", key_pages), ("value_pages", value_pages)):
         array = kind.opened(name, array)

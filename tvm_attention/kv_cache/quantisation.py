@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tvm_attention.arrays import kind_of
+from tvm_attention.arrays import kind_of, torch_cuda_kind
+from tvm_attention.arrays.torch_cuda import TorchCudaTensors
 from tvm_attention.errors import InvalidTypeError, InvalidValueError
 from tvm_attention.small_arrays import floats
 from tvm_attention.workload import DTYPES
@@ -15,9 +16,7 @@ from tvm_attention.workload import DTYPES
 _MOST = 127
 
 
-def quantise(
-    array: Any, scale: Any = None, *, name: str = "array"
-) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+def quantise(array: Any, scale: Any = None, *, name: str = "array") -> tuple[Any, Any]:
     """Keys or values (..., heads, rows, dim), NumPy or torch, float32, float16 or bfloat16, as int8:
 
         quantised = clip(round(array / scale), -127, 127),   array ~ scale * quantised
@@ -27,15 +26,21 @@ def quantise(
     stays one. With ``scale`` (heads,), finite numbers of at least 0, there is one for each head; what is
     beyond 127 times it is cut off. A head's scale to pass is, say, its largest number in a sample / 127.
 
-    Returns NumPy arrays: int8 of the array's shape, and float32 scales (..., heads, rows) or (heads,).
+    Returns NumPy arrays: int8 of the array's shape, and float32 scales (..., heads, rows) or (heads,). Of a
+    torch tensor on a GPU, tensors there: nothing waits for it, so NaN and Inf are not looked for. They
+    make their row's scale NaN or Inf, and so what is computed from it NaN; with ``scale`` they become 0
+    and +-127.
 
     Raises InvalidTypeError or InvalidValueError, also for an array that holds NaN or Inf, for which there
     is no int8; messages call the array ``name``.
     """
-    kind = kind_of(array)
+    there = torch_cuda_kind(array)
+    kind = there or kind_of(array)
     opened = kind.opened(name, array)
     if kind.dtype(opened) not in DTYPES:
         raise InvalidTypeError(f"{name}: expected {' or '.join(DTYPES)}, got {kind.dtype(opened)}")
+    if there is not None:
+        return _quantised_there(there, opened, scale, name)
     numbers = kind.numbers(opened).astype(np.float32)
     if numbers.ndim < 3:
         raise InvalidValueError(f"{name}: expected (..., heads, rows, dim), got {numbers.shape}")
@@ -53,6 +58,25 @@ def quantise(
     with np.errstate(over="ignore"):  # beyond float32 is beyond 127, too
         ratio = np.divide(numbers, steps, out=np.zeros_like(numbers), where=steps > 0)
     return np.clip(np.rint(ratio), -_MOST, _MOST).astype(np.int8), scales
+
+
+def _quantised_there(kind: TorchCudaTensors, array: Any, scale: Any, name: str) -> tuple[Any, Any]:
+    """The same by torch, on the GPU that the tensor is on."""
+    numbers = array.float()
+    if numbers.ndim < 3:
+        raise InvalidValueError(
+            f"{name}: expected (..., heads, rows, dim), got {tuple(array.shape)}"
+        )
+    if scale is None:
+        scales = numbers.abs().amax(-1) / _MOST
+        steps = scales[..., None]
+    else:
+        scales = kind.floats(scale)
+        if scales is None:
+            scales = kind.uploaded(head_scales("scale", scale, numbers.shape[-3]), array)
+        steps = scales[:, None, None]
+    ratio = (numbers / steps).nan_to_num(nan=0.0) * (steps > 0)  # as above, 0 where the scale is
+    return ratio.round().clamp(-_MOST, _MOST).to(kind.int8), scales
 
 
 def head_scales(name: str, given: Any, heads: int) -> NDArray[np.float32]:

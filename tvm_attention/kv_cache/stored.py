@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tvm_attention.arrays import ArrayKind, kind_of
+from tvm_attention.arrays import ArrayKind
 from tvm_attention.attend import Opened, attend
 from tvm_attention.call import Call, Pages, Scales
+from tvm_attention.cuda.kinds import call_kind
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
 from tvm_attention.operands import Geometry, geometry
 from tvm_attention.options import Options, opened_options
@@ -78,7 +79,7 @@ def check_layout(layout: Any) -> None:
 
 def _opened_arrays(query: Any, stored: Stored, layout: str) -> tuple[ArrayKind, tuple[Any, ...]]:
     check_layout(layout)
-    kind = kind_of(query)
+    kind = call_kind(query)
     first = kind.opened("query", query)
     if len(kind.shape(first)) != 4:
         raise InvalidValueError(f"query: expected 4 axes, got shape {kind.shape(first)}")

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tvm_attention.arrays import ArrayKind, NumPyArrays, Shape, kind_of
+from tvm_attention.arrays import ArrayKind, NumPyArrays, Shape, TorchCudaTensors
 from tvm_attention.call import Scales
+from tvm_attention.cuda.kinds import call_kind, is_on_a_gpu
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
 from tvm_attention.kv_cache.quantisation import head_scales, quantise
 from tvm_attention.kv_cache.stored import check_layout
@@ -46,8 +46,8 @@ class New:
 
     key: Any
     value: Any
-    key_scales: NDArray[np.float32] | None
-    value_scales: NDArray[np.float32] | None
+    key_scales: Any
+    value_scales: Any
 
     @property
     def rows(self) -> int:
@@ -58,7 +58,8 @@ class CacheTensors:
     """``key`` and ``value`` (blocks, kv_heads, rows, dim) of a floating dtype or int8.
 
     ``key_scale`` and ``value_scale`` are float32: (kv_heads,) where they were given, else (blocks,
-    kv_heads, rows), a scale a token; None unless the dtype is int8.
+    kv_heads, rows), a scale a token; None unless the dtype is int8. NumPy arrays, or tensors where the
+    cache is, on a GPU.
     """
 
     def __init__(
@@ -69,14 +70,19 @@ class CacheTensors:
                 f"dtype: expected {' or '.join((*DTYPES, *KV_DTYPES))}, got {dtype!r}"
             )
         self.shape, self.dtype = shape, dtype
-        self.kind: ArrayKind = NumPyArrays() if like is None else kind_of(like)
+        self.kind: ArrayKind = NumPyArrays() if like is None else call_kind(like)
+        if is_on_a_gpu(self.kind) and not isinstance(self.kind, TorchCudaTensors):
+            raise UnsupportedError(
+                "like: expected a torch tensor for a cache on a GPU, got another library's array; what it "
+                "appends is copied by torch there"
+            )
         example = np.empty(0, np.float32) if like is None else self.kind.opened("like", like)
         # With an axis more they are not laid out as an example of the same shape.
         whole: Shape = (1, shape.blocks, shape.kv_heads, shape.rows)
         self.key = self.kind.empty((*whole, shape.head_dim), example, dtype)[0]
         self.value = self.kind.empty((*whole, shape.value_dim), example, dtype)[0]
-        self.key_scale = self._scale("key_scale", key_scale)
-        self.value_scale = self._scale("value_scale", value_scale)
+        self.key_scale = self._scale("key_scale", key_scale, example)
+        self.value_scale = self._scale("value_scale", value_scale, example)
 
     def new(self, key: Any, value: Any, batch: int, layout: str) -> New:
         """Keys and values of ``batch`` elements in a layout, checked, as this cache stores them.
@@ -118,8 +124,9 @@ class CacheTensors:
                 stored[block, :, rows] = scales[element, :, source]
 
     def _writable(self, array: Any) -> Any:
-        """int8 is computed by NumPy, whatever the cache's kind."""
-        return self.kind.numbers(array) if self.dtype == "int8" else array
+        """int8 is computed by NumPy, whatever the cache's kind on the processor."""
+        by_numpy = self.dtype == "int8" and not is_on_a_gpu(self.kind)
+        return self.kind.numbers(array) if by_numpy else array
 
     def _as_they_are(self, key: Any, value: Any) -> New:
         for name, array in (("key", key), ("value", value)):
@@ -139,24 +146,29 @@ class CacheTensors:
             found.append((numbers, None if given is not None else scales))
         return New(found[0][0], found[1][0], found[0][1], found[1][1])
 
-    def _scale(self, name: str, given: Any) -> NDArray[np.float32] | None:
+    def _scale(self, name: str, given: Any, example: Any) -> Any:
         shape = self.shape
         if self.dtype != "int8":
             if given is not None:
                 raise InvalidValueError(f"{name}: expected None unless dtype='int8', got scales")
             return None
         if given is not None:
-            return head_scales(name, given, shape.kv_heads)
-        return np.zeros((shape.blocks, shape.kv_heads, shape.rows), np.float32)
+            scales = head_scales(name, given, shape.kv_heads)
+        else:
+            scales = np.zeros((shape.blocks, shape.kv_heads, shape.rows), np.float32)
+        if isinstance(self.kind, TorchCudaTensors):
+            return self.kind.uploaded(scales, example)
+        return scales
 
 
-def scales_of(key: NDArray[np.float32] | None, value: NDArray[np.float32] | None) -> Scales | None:
+def scales_of(key: Any, value: Any) -> Scales | None:
     """Scales (kv heads,) or (batch, kv heads, rows) as kernels take them; None without."""
     if key is None or value is None:
         return None
     return Scales(key, value, _strides(key), _strides(value))
 
 
-def _strides(scales: NDArray[np.float32]) -> Shape:
-    own = NumPyArrays().strides(scales)
+def _strides(scales: Any) -> Shape:
+    plain = isinstance(scales, np.ndarray)
+    own: Shape = NumPyArrays().strides(scales) if plain else tuple(scales.stride())
     return (0, *own, 0) if len(own) == 1 else own

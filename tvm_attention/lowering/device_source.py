@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tvm
@@ -18,16 +18,25 @@ from tvm_attention.lowering.statements import statements
 _DEVICE_CALL = 2  # TVM's calling convention of a function that a grid runs
 
 
-def device_source(func: tirx.PrimFunc, target: dict[str, Any], name: str) -> DeviceCode:
-    """CUDA source of a function lowered by tvm_attention.lowering.device; its kernels are called ``name``
-    and a number.
+def device_source(
+    func: tirx.PrimFunc, target: dict[str, Any], name: str
+) -> tuple[DeviceCode, list[Any]]:
+    """CUDA source of a function lowered by tvm_attention.lowering.device, whose kernels are called ``name``
+    and a number, and TVM's functions of these. ``target`` is the argument of tvm.target.Target."""
+    text, kernels = generated(func, target, name)
+    functions = tuple(_described(f) for f in kernels)
+    # One block a multiprocessor may take all registers: without the number, some compilers keep room for
+    # more and spill.
+    text = re.sub(r"__launch_bounds__\((\d+)\)", r"__launch_bounds__(\1, 1)", text)
+    return DeviceCode(text[text.index('extern "C" __global__') :], functions), kernels
 
-    ``target`` is the argument of tvm.target.Target. Raises KernelBuildError for a kernel beyond the
-    target's limits of threads or shared memory.
-    """
-    cuda = tvm.target.Target(target, host={"kind": "llvm"})
+
+def generated(func: tirx.PrimFunc, target: dict[str, Any], name: str) -> tuple[str, list[Any]]:
+    """What TVM's generator of the target's kind, "cuda" or "opencl", writes, and the functions that are
+    kernels in order of their launches."""
+    made_for = tvm.target.Target(target, host={"kind": "llvm"})
     module = tvm.IRModule({name: func.with_attr("global_symbol", name)})
-    module = tirx.transform.BindTarget(cuda)(module)
+    module = tirx.transform.BindTarget(made_for)(module)
     for step in _steps():
         module = step(module)
     kernels = {
@@ -35,9 +44,6 @@ def device_source(func: tirx.PrimFunc, target: dict[str, Any], name: str) -> Dev
         for variable, f in sorted(module.functions_items(), key=lambda item: item[0].name_hint)
         if int(f.attrs.get("calling_conv", 0)) == _DEVICE_CALL
     }
-    functions = tuple(_described(f) for f in kernels.values())
-    for kernel, f in zip(kernels.values(), functions, strict=True):
-        _check_limits(kernel, f, target)
     device = tvm.IRModule(kernels)
     for step in (
         tirx.transform.LowerWarpMemory(),
@@ -45,11 +51,8 @@ def device_source(func: tirx.PrimFunc, target: dict[str, Any], name: str) -> Dev
         tirx.transform.LowerIntrin(),
     ):
         device = step(device)
-    text: str = tvm.get_global_func("target.build.cuda")(device, cuda).inspect_source()
-    # One block a multiprocessor may take all registers: without the number, some compilers keep room for
-    # more and spill.
-    text = re.sub(r"__launch_bounds__\((\d+)\)", r"__launch_bounds__(\1, 1)", text)
-    return DeviceCode(text[text.index('extern "C" __global__') :], functions)
+    build = tvm.get_global_func(f"target.build.{target['kind']}")
+    return str(build(device, made_for).inspect_source()), list(kernels.values())
 
 
 def _steps() -> tuple[Any, ...]:
@@ -107,17 +110,17 @@ def _one_block(stmt: Any) -> Any:
     return stmt
 
 
-def _check_limits(func: Any, described: DeviceFunction, target: dict[str, Any]) -> None:
-    limits = {
-        "max_threads_per_block": target["max_threads_per_block"],
-        "max_shared_memory_per_block": target["max_shared_memory_per_block"],
-    }
-    if described.shared_bytes <= limits["max_shared_memory_per_block"] and verify_gpu_code(
-        func.with_body(_one_block(func.body)), limits
-    ):
-        return
-    raise KernelBuildError(
-        f"kernel {described.name}: expected at most {limits['max_threads_per_block']} threads and "
-        f"{limits['max_shared_memory_per_block']} bytes of shared memory, got {described.threads} "
-        f"threads and {described.shared_bytes} bytes; choose smaller tiles"
-    )
+def check_limits(code: DeviceCode, kernels: Sequence[Any], threads: int, shared: int) -> None:
+    """Raises KernelBuildError for a kernel with a block of more threads or bytes of shared memory, of which
+    TVM is asked, too."""
+    limits = {"max_threads_per_block": threads, "max_shared_memory_per_block": shared}
+    for func, described in zip(kernels, code.functions, strict=True):
+        if described.shared_bytes <= shared and verify_gpu_code(
+            func.with_body(_one_block(func.body)), limits
+        ):
+            continue
+        raise KernelBuildError(
+            f"kernel {described.name}: expected at most {threads} threads and {shared} bytes of shared "
+            f"memory, got {described.threads} threads and {described.shared_bytes} bytes; choose smaller "
+            f"tiles"
+        )

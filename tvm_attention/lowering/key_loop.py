@@ -98,7 +98,7 @@ def stores_to(stmt: Any, buffer: Any) -> bool:
 
 def _barrier() -> Any:
     """All threads of the block wait for each other."""
-    return tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", SHARED))
+    return tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
 
 
 def _warp__barrier() -> Any:

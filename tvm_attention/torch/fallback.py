@@ -26,6 +26,7 @@ WEIGHTS = (
 
 _said: set[str] = set()
 _lock = threading.Lock()
+served: tuple[str, ...] = ("cpu",)  # the devices whose calls are routed
 
 
 def needs_gradient(
@@ -52,8 +53,10 @@ def traced_refusal(
     if dropout > 0.0:
         return DROPOUT
     for x in (query, key, value, mask):
-        if x is not None and (x.device.type != "cpu" or x.layout != torch.strided or x.is_nested):
-            return f"expected dense tensors on the cpu, got one on {x.device.type}"
+        if x is None:
+            continue
+        if x.device.type not in served or x.layout != torch.strided or x.is_nested:
+            return elsewhere(x.device.type, "dense tensors")
     if query.dtype not in _DTYPES:
         return f"dtype: expected float32, float16 or bfloat16, got {query.dtype}"
     if not query.ndim == key.ndim == value.ndim or not 2 <= query.ndim <= 4:
@@ -63,6 +66,12 @@ def traced_refusal(
     if mask is not None and mask.dtype not in (torch.bool, torch.float32, query.dtype):
         return f"attn_mask: expected bool, float32 or the query's dtype, got {mask.dtype}"
     return None
+
+
+def elsewhere(device: str, what: str = "tensors") -> str:
+    """The reason for a call on a device that is not routed."""
+    more = "; enable(cuda=True) sends those to kernels for GPUs" if device == "cuda" else ""
+    return f"expected {what} on the {' or '.join(served)}, got one on {device}{more}"
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -19,6 +19,7 @@ from tvm_attention.workload import DTYPES
 _torch: Any = torch  # of which these parts have no types
 _library = _torch.library
 _LIBRARY = _library.Library("tvm_attention", "DEF")
+DEVICES = ("CPU", "CUDA")  # by their names in keys of torch's dispatcher
 _SCHEMAS = {
     "attention": (
         # All by place, the most used first: an option by name costs a microsecond on its way here.
@@ -112,18 +113,18 @@ def _check_meta(*tensors: torch.Tensor | None) -> None:
         )
 
 
-def _under_autocast(operator: Any) -> Callable[..., Any]:
+def _under_autocast(operator: Any, device: str) -> Callable[..., Any]:
     """The operator in autocast's dtype, as torch's own attention is. Small arrays stay as they are."""
 
     def cast(*arguments: Any, **options: Any) -> Any:
-        dtype = torch.get_autocast_dtype("cpu")
+        dtype = torch.get_autocast_dtype(device)
 
         def to(x: Any) -> Any:
             eligible = isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim >= 2
             return x.to(dtype) if eligible and x.dtype != torch.float64 else x
 
         tensors = [to(x) for x in arguments]
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(device, enabled=False):
             return operator(*tensors, **{k: to(x) for k, x in options.items()})
 
     return cast
@@ -131,12 +132,13 @@ def _under_autocast(operator: Any) -> Callable[..., Any]:
 
 def _define(name: str, compute: Callable[..., Any], meta: Callable[..., Any]) -> Any:
     _LIBRARY.define(name + _SCHEMAS[name], tags=(torch.Tag.pt2_compliant_tag,))
-    _LIBRARY.impl(name, compute, "CPU")
-    # Calls that would need a gradient raise; all others have nothing to do there.
-    _LIBRARY.impl(name, _library.fallthrough_kernel, "AutogradCPU")
     _library.register_fake(f"tvm_attention::{name}", meta, lib=_LIBRARY)
     operator = getattr(torch.ops.tvm_attention, name).default
-    _LIBRARY.impl(name, _under_autocast(operator), "AutocastCPU")
+    for device in DEVICES:
+        _LIBRARY.impl(name, compute, device)
+        # Calls that would need a gradient raise; all others have nothing to do there.
+        _LIBRARY.impl(name, _library.fallthrough_kernel, f"Autograd{device}")
+        _LIBRARY.impl(name, _under_autocast(operator, device.lower()), f"Autocast{device}")
     return operator
 
 

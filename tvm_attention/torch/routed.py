@@ -30,7 +30,8 @@ def eager(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """What the dispatcher calls for CPU tensors: ours, or torch's with its gradients."""
+    """What the dispatcher calls for tensors of a device that is routed: ours, or torch's with its
+    gradients."""
     reason = _eager_refusal(query, key, value, attn_mask, dropout_p)
     if reason is None:
         try:
@@ -77,8 +78,9 @@ def named(
     """What torch.nn.functional calls: our operator in a graph, otherwise the dispatcher."""
     function = torch_function
     if not torch.compiler.is_compiling():
-        if not getattr(query, "is_cpu", True):  # another device's entry
-            fallback.say_once(f"expected tensors on the cpu, got one on {query.device.type}")
+        # Of another device, whose entry may be torch's.
+        if not getattr(query, "is_cpu", True) and query.device.type not in fallback.served:
+            fallback.say_once(fallback.elsewhere(query.device.type))
     elif type(query) in _PLAIN or torch.compiler.is_exporting():
         # Not for a compiler's stand-ins: its later stages are cached on disk by what dynamo saw.
         reason = fallback.traced_refusal(query, key, value, attn_mask, dropout_p)

@@ -1,11 +1,11 @@
 """torch's own attention sent to ours while routing is on, and to torch's where we do not serve a call.
 
-What is changed is put back exactly. The dispatcher's entry for CPU tensors catches every eager call,
-whoever holds the function: torch.nn.functional, a name imported from it, C++. A compiled function keeps
-its graph and never comes by there: for the compiler, and only for it, the name in torch.nn.functional
-is one that leaves our operator in the graph, and as the compiler watches the name, its change makes it
-compile again. The fused forms of nn.MultiheadAttention and nn.TransformerEncoderLayer compute attention
-of their own in C++: torch's switch for them is off.
+What is changed is put back exactly. The dispatcher's entries for CPU tensors, and if that is asked for
+those of GPUs, catch every eager call, whoever holds the function: torch.nn.functional, a name imported
+from it, C++. A compiled function keeps its graph and never comes by there: for the compiler, and only for
+it, the name in torch.nn.functional is one that leaves our operator in the graph, and as the compiler
+watches the name, its change makes it compile again. The fused forms of nn.MultiheadAttention and
+nn.TransformerEncoderLayer compute attention of their own in C++: torch's switch for them is off.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ from typing import Any
 import torch
 from torch.nn import functional as torch_functional
 
-from tvm_attention.torch.fallback import forget_what_was_said
+from tvm_attention.torch import fallback
 from tvm_attention.torch.routed import eager, named, saying_of_weights, torch_operator
 
 _NAME = "scaled_dot_product_attention"
+_CPU, _CUDA = (
+    ("CPU", "AutogradCPU"),
+    ("CUDA", "AutogradCUDA"),
+)  # inference tensors have the first only
 
 
 def _another(function: Any) -> Any:
@@ -37,36 +41,50 @@ def _another(function: Any) -> Any:
 
 
 class _Routing:
-    """Whether routing is on in this process: by :func:`enable`, or by blocks that have not ended."""
+    """Whether routing is on in this process, and for GPUs: by :func:`enable`, or by blocks that have not
+    ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._enabled = False
-        self._blocks = 0
+        self._enabled = self._enabled_cuda = False
+        self._blocks = self._blocks_cuda = 0
         self._kernels: Any = None
+        self._kernels_cuda: Any = None
         # Names of torch.nn.functional: what was there, and what is there since.
         self._replaced: dict[str, tuple[Any, Any]] = {}
         self._fused = True  # torch.backends.mha's switch
 
-    def change(self, *, enabled: bool | None = None, blocks: int = 0) -> None:
+    def change(self, *, enabled: bool | None = None, blocks: int = 0, cuda: bool = False) -> None:
         with self._lock:
-            self._enabled = self._enabled if enabled is None else enabled
+            if enabled is not None:
+                self._enabled, self._enabled_cuda = enabled, enabled and cuda
             self._blocks += blocks
+            self._blocks_cuda += blocks * cuda
             wanted = self._enabled or self._blocks > 0
             if wanted and self._kernels is None:
                 self._install()
             elif not wanted and self._kernels is not None:
                 self._remove(self._kernels)
+            self._change_cuda(self._enabled_cuda or self._blocks_cuda > 0)
+
+    def _change_cuda(self, wanted: bool) -> None:
+        """The entries for tensors on GPUs, in or out."""
+        if wanted == (self._kernels_cuda is not None):
+            return
+        if wanted:
+            self._kernels_cuda = _entries(_CUDA)
+        else:
+            self._kernels_cuda._destroy()
+            self._kernels_cuda = None
+        torch_operator._dispatch_cache.clear()
+        fallback.served = ("cpu", "cuda") if wanted else ("cpu",)
 
     def is_on(self) -> bool:
         return self._kernels is not None
 
     def _install(self) -> None:
-        forget_what_was_said()
-        library: Any = torch.library  # without types
-        self._kernels = library.Library("aten", "IMPL")
-        for key in ("CPU", "AutogradCPU"):  # inference tensors have the first only
-            self._kernels.impl(_NAME, eager, key)
+        fallback.forget_what_was_said()
+        self._kernels = _entries(_CPU)
         torch_operator._dispatch_cache.clear()  # compilers' copy of the entries
         multi_head = torch_functional.multi_head_attention_forward
         self._replace(_NAME, named)
@@ -91,20 +109,29 @@ class _Routing:
         setattr(torch_functional, name, by)
 
 
+def _entries(keys: tuple[str, ...]) -> Any:
+    """Ours in the dispatcher under some of its keys, until the library that is returned goes."""
+    library: Any = torch.library  # without types
+    made = library.Library("aten", "IMPL")
+    for key in keys:
+        made.impl(_NAME, eager, key)
+    return made
+
+
 _routing = _Routing()
 
 
-def enable() -> None:
-    """Send torch's scaled_dot_product_attention on CPU tensors to ours, in the whole process.
+def enable(*, cuda: bool = False) -> None:
+    """Send torch's scaled_dot_product_attention on CPU tensors to ours, in the whole process; with
+    ``cuda`` also on tensors of NVIDIA's GPUs.
 
     That is torch.nn.functional's, however it was imported, and with it nn.MultiheadAttention (called
     with need_weights=False; with True it computes no such attention), timm, diffusers and others.
     Compiled functions are compiled again. A call that ours does not serve (gradients, dropout, float64,
     more than four axes where it is compiled, ...) is torch's as before, and a FallbackWarning says why,
-    once a reason.
-    Calling it twice is calling it once.
+    once a reason. Calling it twice is calling it once; the last one says whether GPUs are routed.
     """
-    _routing.change(enabled=True)
+    _routing.change(enabled=True, cuda=cuda)
 
 
 def disable() -> None:
@@ -118,11 +145,11 @@ def is_enabled() -> bool:
 
 
 @contextmanager
-def enabled() -> Iterator[None]:
+def enabled(*, cuda: bool = False) -> Iterator[None]:
     """``with enabled():`` routes as :func:`enable` does, in all threads, until the block ends; blocks
     may be nested and overlap."""
-    _routing.change(blocks=1)
+    _routing.change(blocks=1, cuda=cuda)
     try:
         yield
     finally:
-        _routing.change(blocks=-1)
+        _routing.change(blocks=-1, cuda=cuda)

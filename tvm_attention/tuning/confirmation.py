@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from tvm_attention.database import SCHEMA, Provenance, Seconds, TuningRecord
-from tvm_attention.digest import EXPRESSION_DIGEST
+from tvm_attention.digest import EXPRESSIONS
 from tvm_attention.schedules import Candidate, schedules_for
 from tvm_attention.target import HardwareTarget
 from tvm_attention.tuning.journal import Trial
@@ -100,7 +100,7 @@ def record_of(
         hardware=target.facts(),
         threads=threads,
         tvm=version("apache-tvm"),
-        expression=EXPRESSION_DIGEST,
+        expression=EXPRESSIONS[target.kind],
         provenance=provenance,
         date=date.today().isoformat(),
     )

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from tvm_attention import environment
 from tvm_attention.database.shapes import MOST_CHARACTERS, one_line
-from tvm_attention.digest import EXPRESSION_DIGEST
+from tvm_attention.digest import EXPRESSIONS
 from tvm_attention.errors import TuningError
 from tvm_attention.schedules import Candidate
 from tvm_attention.target import HardwareTarget
@@ -55,7 +55,7 @@ class Journal:
             "hardware": dict(target.facts()),
             "target": target.name,
             "threads": threads,
-            "expression": EXPRESSION_DIGEST,
+            "expression": EXPRESSIONS[target.kind],
         } | ({} if model is None else {"model": model})
         self._header = json.dumps({"search": identity}, sort_keys=True) + "\n"
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tvm_attention.digest import EXPRESSION_DIGEST
+from tvm_attention.digest import EXPRESSIONS
 from tvm_attention.errors import AttentionError
 from tvm_attention.tuning.journal import Trial, journal_directory, journal_lines, parsed_trials
 from tvm_attention.workload import AttentionWorkload
@@ -44,7 +44,7 @@ def _search(path: Path) -> Iterator[Search]:
     if not trials:
         return
     workload, threads, expression = _identity(lines)
-    current = expression == EXPRESSION_DIGEST
+    current = expression in EXPRESSIONS.values()
     yield Search(path, path.parent.name, workload, threads, current, tuple(trials), ended)
 
 

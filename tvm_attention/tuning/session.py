@@ -23,6 +23,7 @@ from tvm_attention.target import HardwareTarget
 from tvm_attention.tuning.journal import Journal
 from tvm_attention.tuning.place import Place, PlaceLostError
 from tvm_attention.tuning.progress import Report, TuningOutcome, TuningResult
+from tvm_attention.tuning.this_gpu import ThisGpu
 from tvm_attention.tuning.this_machine import ThisMachine
 from tvm_attention.tuning.workload_session import WorkloadSession
 from tvm_attention.workload import AttentionWorkload
@@ -44,12 +45,13 @@ def tune(
     """Search for the fastest schedule of each workload on a machine and record what beats the default.
 
     target: a name the machine can run ("x86-64-v3" tunes with code limited to that level); default
-        what was detected. trials: candidates measured a workload, at most. minutes: time for all
-        workloads together; a search under way is confirmed with what it found. log: file to merge the
-        records into; default the user's log folder, where :func:`load` finds them at the next call.
-        num_threads: threads of the measurements, default the machine's cores. again: tune afresh what
-        is recorded or half done, and replace its record even by a slower one. on: where candidates
-        are measured, :class:`tvm_attention.boards.Boards` for other machines; default this one.
+        what was detected. "cuda", or its name ("cuda-sm_87"), is the machine's first GPU. trials:
+        candidates measured a workload, at most. minutes: time for all workloads together; a search under
+        way is confirmed with what it found. log: file to merge the records into; default the user's log
+        folder, where :func:`load` finds them at the next call. num_threads: threads of the measurements,
+        default the machine's cores. again: tune afresh what is recorded or half done, and replace its
+        record even by a slower one. on: where candidates are measured,
+        :class:`tvm_attention.boards.Boards` for other machines; default this one.
 
     Every trial is journalled: after an interruption (KeyboardInterrupt returns, with ``interrupted``
     set) the same call, without ``again``, goes on where it was. Candidates are built and run in child
@@ -60,7 +62,7 @@ def tune(
     without the package xgboost.
     """
     todo = [workloads] if isinstance(workloads, AttentionWorkload) else list(workloads)
-    place = on or ThisMachine()
+    place = on or _this(target)
     check_threads(num_threads)
     if trials < 1 or (minutes is not None and not minutes > 0):
         raise InvalidValueError(
@@ -109,6 +111,12 @@ def tune(
         records=tuple(records), outcomes=tuple(outcomes), log=path, interrupted=interrupted,
         stopped=stopped,
     )  # fmt: skip
+
+
+def _this(target: str | HardwareTarget | None) -> Place:
+    """This machine, or its GPU."""
+    name = target.name if isinstance(target, HardwareTarget) else target or ""
+    return ThisGpu() if name.strip().lower().startswith("cuda") else ThisMachine()
 
 
 def _check_start(

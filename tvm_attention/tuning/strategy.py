@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tvm_attention._tvm import signals_left_alone
+from tvm_attention.cuda.building import TVM_TARGET
 from tvm_attention.schedules import Candidate, DesignSpace, schedules_for
 from tvm_attention.target import HardwareTarget
 from tvm_attention.tuning.journal import Trial
@@ -111,7 +112,7 @@ class CostModel:
         first = self._schedules.default_candidate(workload, self._machine)
         self._context = ms.TuneContext(
             mod=self._schedule(first).mod,
-            target=tvm.target.Target({**target.llvm(), "num-cores": target.cores}),
+            target=tvm.target.Target(_described(target)),
             num_threads=target.cores,
         )
 
@@ -144,6 +145,13 @@ class CostModel:
         schedule = self._schedule(candidate)
         arguments = self._ms.arg_info.ArgInfo.from_prim_func(schedule.mod["main"])
         return self._ms.MeasureCandidate(schedule, arguments)
+
+
+def _described(target: HardwareTarget) -> dict[str, Any]:
+    """The target as TVM's features of schedules depend on it."""
+    if target.kind == "cuda":
+        return {**TVM_TARGET, "host": {"kind": "llvm"}}
+    return {**target.llvm(), "num-cores": target.cores}
 
 
 def _fixed_lengths(w: AttentionWorkload) -> Any:

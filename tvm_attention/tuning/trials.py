@@ -98,7 +98,7 @@ def confirm(
     """
     calls = []
     for source, candidate in zip(sources, candidates, strict=True):
-        for other in _neighbours(workload):
+        for other in neighbours(workload):
             call, outputs = _prepared(source, other, candidate, threads)
             _check(call, outputs, other)
         call, outputs = _prepared(source, workload, candidate, threads)
@@ -114,7 +114,7 @@ def confirm(
     return results
 
 
-def _neighbours(w: AttentionWorkload) -> list[AttentionWorkload]:
+def neighbours(w: AttentionWorkload) -> list[AttentionWorkload]:
     """Small workloads of the same kernel at awkward lengths."""
     if w.length_class.startswith("decode"):
         return [w.with_lengths(w.query_length, n) for n in (1, 17, 333)]
@@ -166,7 +166,11 @@ def _check(call: Any, outputs: tuple[Any, Any], workload: AttentionWorkload) -> 
         if written is not None:
             written.fill(np.nan)
     call()
-    problem = _problem(workload)
+    require_right(out, lse, workload, _problem(workload))
+
+
+def require_right(out: Any, lse: Any, workload: AttentionWorkload, problem: RandomCall) -> None:
+    """Raises TuningError for a result, or a log-sum-exp unless that is None, that is wrong."""
     given: dict[str, Any] = {"options": problem.options}
     found = [accuracy.compare(out, *problem.inputs, workload, **given)]
     if lse is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -21,13 +22,26 @@ MEASURE_TIMEOUT = 60.0
 CONFIRM_TIMEOUT = 300.0
 
 
-class LocalWorkers:
-    """``build`` runs in ``builders`` processes, everything that is timed in one. None may take more than
-    its share of the memory that is free. Use as a context."""
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """What child processes do in the place of the functions of these names in
+    ``tvm_attention.tuning.trials``; ``start`` begins the one that measures."""
 
-    def __init__(self, builders: int) -> None:
+    build: Callable[..., Any]
+    measure: Callable[..., Any]
+    confirm: Callable[..., Any]
+    start: Callable[[], None]
+
+
+class LocalWorkers:
+    """Builds run in ``builders`` processes, everything that is timed in one. None may take more than its
+    share of the memory that is free. Use as a context."""
+
+    def __init__(self, builders: int, tasks: Tasks | None = None) -> None:
+        self._tasks: Any = tasks or trials
         self._builders = process_pool(builders, trials.builder_start(builders))
-        self._runner = process_pool(1, partial(trials.start, limits.runner_bytes(), 0))
+        start = partial(trials.start, limits.runner_bytes(), 0) if tasks is None else tasks.start
+        self._runner = process_pool(1, start)
 
     def __enter__(self) -> LocalWorkers:
         return self
@@ -43,16 +57,16 @@ class LocalWorkers:
     def build(
         self, arguments: Sequence[tuple[AttentionWorkload, HardwareTarget, Candidate]]
     ) -> list[Outcome]:
-        """``trials.build`` of each argument tuple, side by side."""
-        return built_side_by_side(self._builders, trials.build, arguments)
+        """The candidates, built side by side."""
+        return built_side_by_side(self._builders, self._tasks.build, arguments)
 
     def measure(
         self, tasks: Sequence[Measurement], best: Callable[[], float]
     ) -> Iterator[tuple[int, Outcome]]:
-        """``trials.measure`` of one after the other."""
+        """One after the other."""
         for number, t in enumerate(tasks):
             arguments = (t.built, t.workload, t.candidate, t.threads, best())
-            yield number, self._timed(trials.measure, arguments, MEASURE_TIMEOUT)
+            yield number, self._timed(self._tasks.measure, arguments, MEASURE_TIMEOUT)
 
     def confirm(
         self,
@@ -61,9 +75,9 @@ class LocalWorkers:
         candidates: Sequence[Candidate],
         threads: int,
     ) -> Outcome:
-        """``trials.confirm``."""
+        """All in turns."""
         arguments = (list(built), workload, list(candidates), threads)
-        return self._timed(trials.confirm, arguments, CONFIRM_TIMEOUT)
+        return self._timed(self._tasks.confirm, arguments, CONFIRM_TIMEOUT)
 
     def _timed(self, task: Callable[..., Any], arguments: tuple[Any, ...], limit: float) -> Outcome:
         return outcome_of(self._runner.schedule(task, arguments, timeout=limit))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from tvm_attention.cuda.modelled import ranked
 from tvm_attention.database import (
     TuningRecord,
     available_logs,
@@ -16,7 +17,7 @@ from tvm_attention.database import (
     merge_into_log,
     read_log,
 )
-from tvm_attention.digest import EXPRESSION_DIGEST
+from tvm_attention.digest import EXPRESSIONS
 from tvm_attention.schedules import Candidate, DesignSpace, schedules_for
 from tvm_attention.target import HardwareTarget
 from tvm_attention.tuning.confirmation import Finding, confirm, record_of
@@ -29,6 +30,7 @@ BATCH = 8
 PATIENCE = 24  # trials without an improvement of IMPROVEMENT end a search
 IMPROVEMENT = 0.01
 SEEDS = 4
+MODELLED = 8
 SETTLED = "nothing improved any more"
 EARLIER = "an earlier record is as fast or faster; again=True (--again) would replace it"
 
@@ -108,7 +110,7 @@ class WorkloadSession:
         records = read_log(self.log) if self.log.exists() else ()
         return any(
             (r.workload, r.target, r.threads, r.expression)
-            == (self.workload, self.target.name, self.threads, EXPRESSION_DIGEST)
+            == (self.workload, self.target.name, self.threads, EXPRESSIONS[self.target.kind])
             for r in records
         )
 
@@ -158,8 +160,8 @@ class WorkloadSession:
         return float("inf") if best is None else best
 
     def _seeds(self) -> list[Candidate]:
-        """What a model of this target left to be measured, then candidates of the nearest records, of
-        any target and head dimension."""
+        """What a model of this target left to be measured or, of a GPU, takes for the fastest, then
+        candidates of the nearest records, of any target and head dimension."""
         known = [record for log in available_logs() for record in log.records]
         known += read_log(self.log) if self.log.exists() else ()
         near: dict[Candidate, float] = {}
@@ -175,6 +177,8 @@ class WorkloadSession:
             far += 4.0 * (record.target != self.target.name)
             candidate = Candidate.of(record.variant, record.decisions)
             near[candidate] = min(far, near.get(candidate, far))
+        if self.target.kind == "cuda":
+            left += ranked(w, self.target, MODELLED)
         return [*left, *sorted(near, key=lambda c: near[c])[:SEEDS]]
 
     def _best(self) -> float | None:

@@ -1,0 +1,53 @@
+"""Faults written into the source of CUDA kernels, all at once, of which one at a time is there when the
+kernel runs: so that one compilation serves for all. Each must make a check fail."""
+
+from __future__ import annotations
+
+import re
+
+_WAITS = re.compile(r"(__syncthreads|__syncwarp|wait_for_copies)\(\);")
+_BINDING = re.compile(r"\(\(int\)threadIdx\.([xy])\)")
+_LIMIT = re.compile(r"< (key_length|query_length)\b")
+
+
+def without_waits(source: str) -> tuple[str, int]:
+    """(source, faults): each wait of a kernel left out. Their number is how many there are."""
+    return _numbered(_WAITS, source, lambda n, found: f"if (mutation != {n}) {found[0]}")
+
+
+def bound_wrong(source: str, most: int) -> tuple[str, int]:
+    """Stores of a stage whose threads' axes are bound the other way round, at ``most`` places that are far
+    apart."""
+    lines = source.split("\n")
+    stores = [n for n, line in enumerate(lines) if " = " in line and _BINDING.search(line)]
+    chosen = stores[:: max(1, -(-len(stores) // most))]
+    other = {"x": "y", "y": "x"}
+    for number, n in enumerate(chosen, 1):
+        lines[n] = _BINDING.sub(
+            lambda f, m=number: (  # type: ignore[misc]
+                f"((int)(mutation == {m} ? threadIdx.{other[f[1]]} : threadIdx.{f[1]}))"
+            ),
+            lines[n],
+        )
+    return "\n".join(lines), len(chosen)
+
+
+def one_too_far(source: str) -> str:
+    """Comparisons with the number of keys (1) and of queries (2), all of either, off by one."""
+    numbers = {"key_length": 1, "query_length": 2}
+
+    def changed(_: int, found: re.Match[str]) -> str:
+        return f"< ({found[1]} + (mutation == {numbers[found[1]]}))"
+
+    return _numbered(_LIMIT, source, changed)[0]
+
+
+def _numbered(pattern: re.Pattern[str], source: str, change: object) -> tuple[str, int]:
+    count = 0
+
+    def changed(found: re.Match[str]) -> str:
+        nonlocal count
+        count += 1
+        return str(change(count, found))  # type: ignore[operator]
+
+    return pattern.sub(changed, source), count
