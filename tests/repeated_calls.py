@@ -24,7 +24,7 @@ def no_checks() -> Iterator[None]:
         raise Checked
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attend_module, "kind_of", refuse)
+        patch.setattr(attend_module, "call_kind", refuse)
         patch.setattr(kernel_module, "kind_of", refuse)
         yield
 

@@ -222,4 +222,4 @@ def test_nothing_is_read_beyond_the_arrays() -> None:
     program = Path(__file__).with_name("read_at_the_edge.py")
     child = subprocess.run([sys.executable, program], capture_output=True, text=True)
     assert child.returncode == 0, (child.returncode, child.stdout[-200:], child.stderr[-2000:])
-    assert child.stdout.count("\n") == 24
+    assert child.stdout.count("\n") == 28

@@ -18,7 +18,7 @@ from documents import ROOT, blocks, run, run_shell
 from exported_calls import needs_compiler, needs_qemu
 
 from bench import documentation
-from tvm_attention import environment, functional, runtime
+from tvm_attention import archives, environment, functional, runtime
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if "```" in path.read_text())
@@ -55,6 +55,7 @@ def _earlier_record(logs: Path) -> None:
 def _forget() -> None:
     runtime.forget_kernels()
     functional.forget_calls()
+    archives.unload_archives()
 
 
 @needs_qemu  # and so a compiler for ARM, which the tutorial uses

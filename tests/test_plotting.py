@@ -89,5 +89,5 @@ def test_what_cannot_be_drawn(
 
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plotting, "find_spec", lambda name: None)
-    with pytest.raises(UnsupportedError, match=r"tvm-attention\[plot\]"):
+    with pytest.raises(UnsupportedError, match=r"tvm-attention\[viz\]"):
         plot_attention(_weights(4, 4), WORDS)

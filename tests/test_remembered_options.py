@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -124,6 +125,7 @@ def test_small_arrays_that_are_refused_are_so_after_a_remembered_call() -> None:
 def test_sinks_that_are_parameters_are_remembered_by_the_operator(dtype: Any) -> None:
     tensors = [torch.from_numpy(x) for x in query_key_value()]
     sinks = torch.nn.Parameter(torch.tensor([0.0, 1.0, -1.0, 2.0], dtype=dtype))
+    importlib.import_module("tvm_attention.torch")  # registers the operators
     operator = functools.partial(torch.ops.tvm_attention.attention, *tensors, sinks=sinks)
     with torch.no_grad():
         expected = operator()

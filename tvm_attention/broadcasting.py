@@ -37,6 +37,8 @@ def broadcast(kind: ArrayKind, inputs: Inputs, *, enable_gqa: bool) -> Inputs:
 
 def has_many_axes(kind: ArrayKind, query: Any) -> bool:
     """Whether a call has more axes than kernels have, and is of a kind that can be :func:`folded`."""
+    if getattr(query, "is_nested", False):  # which has no shape
+        return False
     return type(kind) in (NumPyArrays, TorchTensors) and len(kind.shape(query)) > 4
 
 
