@@ -70,7 +70,7 @@ def _accumulators(sch: Schedule, c: Candidate, lanes: int) -> tuple[Any, Any]:
     sch.unroll(vector)
     annotate(sch, vector, {"query_vectors": 1})
     sch.vectorize(lane)
-    clear = sch.get_loops(sch.decompose_reduction(R, block))[-6]
+    clear = sch.get_loops(sch.decompose_reduction(R, block))[-6]  # the outermost of its own: strips
     annotate(sch, clear, {"unless_key_blocks": c["key_block"]})
     return block, query_strip
 

@@ -57,7 +57,7 @@ def _accumulators(sch: Schedule, c: Candidate, lanes: int) -> Any:
     for loop in (tile_lane, lane):
         sch.vectorize(loop)
     sch.decompose_reduction(OT, key)
-    clear = sch.get_loops(sch.decompose_reduction(R, block))[-6]
+    clear = sch.get_loops(sch.decompose_reduction(R, block))[-6]  # the outermost of its own: strips
     annotate(sch, clear, {"unless_key_blocks": c["key_block"]})
     return query_strip
 

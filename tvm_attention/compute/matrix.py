@@ -19,7 +19,6 @@ from tvm import te, tirx
 from tvm_attention.compute.matrix_operands import Operands
 from tvm_attention.compute.online import Strips, accumulated, maxima
 from tvm_attention.compute.pieces import (
-    PIECES,
     WEIGHT_PIECES,
     of_pair,
     pair,
@@ -60,7 +59,7 @@ class _Matrix:
         self.at = Strips(p, tiles.query_block, tiles.key_block, tiles.strips)
         self.operands = Operands(p, self.at, self.width)
         dtype = p.workload.dtype
-        self.count, self.weight_count = PIECES[dtype], WEIGHT_PIECES[dtype]
+        self.count, self.weight_count = self.operands.count, WEIGHT_PIECES[dtype]
         self.exact = dtype == "float32"
         w = p.workload
         self.plain = not (w.masks or w.softcap or w.alibi)  # scores enter the softmax as they are

@@ -7,7 +7,8 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from tvm_attention.lowering.bfmmla_ir import fill_ir, product_ir
+from tvm_attention.lowering.bfmmla_ir import product_ir
+from tvm_attention.lowering.matrix_ir import fill_ir
 from tvm_attention.lowering.matrix_unit import MatrixUnit
 
 
@@ -21,7 +22,7 @@ class Bfmmla(MatrixUnit):
     def linked(self, stmt: Any) -> Any:
         if not self.is_used:
             return stmt
-        for code in [fill_ir(), *(product_ir(use[0]) for use in sorted(self._used))]:
+        for code in [fill_ir("alwaysinline"), *(product_ir(use[0]) for use in sorted(self._used))]:
             text = tvm.ir.StringImm(code)
             stmt = tirx.AttrStmt(tvm.ir.StringImm("import"), "pragma_import_llvm", text, stmt)
         return stmt

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from tvm_attention.lowering.matrix_ir import FILL, ROW_BYTES, ROWS, TILE_BYTES, product_name
+from tvm_attention.lowering.matrix_ir import ROW_BYTES, ROWS, TILE_BYTES, product_name
 
 BLOCK = 8  # rows and columns of results in registers
 _PAIRS = range(BLOCK // 2)
@@ -85,35 +85,6 @@ def product_ir(row_tiles: int) -> str:
         '!1 = !{!"llvm.loop.unroll.disable"}',
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
-
-
-@lru_cache
-def fill_ir() -> str:
-    """A function that fills rows of a tile of scores, from the first that is no key on, with minus
-    infinity."""
-    lowest = ", ".join(["float 0xFFF0000000000000"] * ROWS)
-    return f"""
-define i32 @{FILL}(ptr %scores, i64 %stride, i32 %first, i32 %rows) alwaysinline {{
-entry:
-  %start = sext i32 %first to i64
-  %end = sext i32 %rows to i64
-  br label %head
-head:
-  %row = phi i64 [ %start, %entry ], [ %next, %body ]
-  %more = icmp slt i64 %row, %end
-  br i1 %more, label %body, label %done
-body:
-  %skip = mul i64 %row, %stride
-  %at = getelementptr i8, ptr %scores, i64 %skip
-  %beside = getelementptr i8, ptr %at, i64 {ROW_BYTES}
-  store <{ROWS} x float> <{lowest}>, ptr %at, align 4
-  store <{ROWS} x float> <{lowest}>, ptr %beside, align 4
-  %next = add i64 %row, 1
-  br label %head
-done:
-  ret i32 0
-}}
-"""
 
 
 def _loop(

@@ -40,7 +40,6 @@ def session_ir() -> str:
     ] * 16  # bytes of a row, 16 bits each
     sizes += [ROWS] * 8 + [0] * 8
     data = ", ".join(f"i8 {b}" for b in sizes)
-    lowest = ", ".join(["float 0xFFF0000000000000"] * ROWS)
     return f"""
 @tvm_attention_matrix_tiles = private unnamed_addr constant [64 x i8] [{data}], align 64
 declare void @llvm.x86.ldtilecfg(ptr)
@@ -53,7 +52,14 @@ define i32 @{END}() alwaysinline {{
   call void @llvm.x86.tilerelease()
   ret i32 0
 }}
-define i32 @{FILL}(ptr %scores, i64 %stride, i32 %first, i32 %rows) noinline {{
+{fill_ir("noinline")}"""
+
+
+def fill_ir(inlining: str) -> str:
+    """A function that fills rows of a tile of scores, from the first that is no key on, with minus
+    infinity."""
+    lowest = ", ".join(["float 0xFFF0000000000000"] * ROWS)
+    return f"""define i32 @{FILL}(ptr %scores, i64 %stride, i32 %first, i32 %rows) {inlining} {{
 entry:
   %start = sext i32 %first to i64
   %end = sext i32 %rows to i64
