@@ -15,6 +15,7 @@ from tvm_attention.schedules.cuda_space import (
     build,
     decode_rows,
     design_space,
+    most_copied,
     sizes_of,
 )
 from tvm_attention.schedules.device import DeviceParameters
@@ -135,9 +136,10 @@ def _both(
         "keys": keys,
         "score_steps": math.gcd(w.head_dim, 4),
         "value_steps": math.gcd(column_threads * keys, 4),
-        "vector": math.gcd(w.head_dim, w.value_dim, MOST_LOADED),
     }
-    return [Candidate.of(variant, decisions | {OVERLAP: n}) for n in (1, 0)]
+    loaded, copied = math.gcd(w.head_dim, w.value_dim, MOST_LOADED), most_copied(w, MOST_LOADED)
+    ways = ({OVERLAP: 1, "vector": copied}, {OVERLAP: 0, "vector": loaded})
+    return [Candidate.of(variant, decisions | way) for way in ways]
 
 
 def _warps(w: AttentionWorkload, m: DeviceParameters, c: Candidate) -> int:

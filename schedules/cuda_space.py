@@ -5,6 +5,7 @@ Nothing here needs TVM, so that a record can be matched to a cached kernel witho
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -171,7 +172,16 @@ def _overlap_refusal(w: AttentionWorkload, m: DeviceParameters, c: Candidate) ->
     if w.kv_dtype is not None or (c.variant != FUSED_TENSOR and w.dtype != "float32"):
         return "copies beside computing take keys and values as they are stored"
     size = c["vector"] * ELEMENT_BYTES[w.dtype]
-    return None if size in _COPIED_BYTES else f"expected copies of 4, 8 or 16 bytes, got {size}"
+    if size not in _COPIED_BYTES:
+        return f"expected copies of 4, 8 or 16 bytes, got {size}"
+    row = sizes_of(w, c).key_row  # a copy whose place is no whole multiple of its size is a fault
+    return f"rows of {row} put copies of {c['vector']} out of place" if row % c["vector"] else None
+
+
+def most_copied(w: AttentionWorkload, most: int) -> int:
+    """Elements of a row that copies beside computing may take at once, at most ``most``; not on tensor
+    cores, whose rows are whole."""
+    return math.gcd(_padded(w.head_dim), w.head_dim, w.value_dim or 0, most)
 
 
 def without_vectors(c: Candidate) -> Candidate:

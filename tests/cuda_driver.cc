@@ -8,33 +8,41 @@
 #include <dlfcn.h>
 #include <set>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 enum { OK = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_CONTEXT = 201, NOT_FOUND = 500, LAUNCH_FAILED = 719 };
 typedef int (*Run)(void**, int, int, int, int, int);
 struct Function { Run run; int context; int allowed; };
 
-static bool initialised;
+static pid_t initialised;  // by which process: it means nothing to those that are forked later
+static bool capturing;
 static int retained[2] = {1000, 1001};
 static std::vector<int*> contexts;
 static std::string journal;
 static int allocated;
 
 extern "C" {
-int cuInit(unsigned) { initialised = true; return OK; }
+int cuInit(unsigned) {
+  if (initialised != 0 && initialised != getpid()) return NOT_INITIALIZED;
+  initialised = getpid();
+  return OK;
+}
+int cuDriverGetVersion(int* version) { *version = 13000; return OK; }
 int cuGetErrorString(int status, const char** text) {
   *text = status == NO_CONTEXT ? "invalid device context" : status == NOT_FOUND ? "named symbol not found" : "stand-in error";
   return OK;
 }
 int cuDeviceGet(int* device, int number) {
-  if (!initialised) return NOT_INITIALIZED;
+  if (initialised != getpid()) return NOT_INITIALIZED;
   if (number < 0 || number > 1) return 101;
   *device = number;
   return OK;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
   (void)device;
-  *value = attribute == 16 ? 3 : attribute == 38 ? 4096 : attribute == 75 ? 8 : attribute == 76 ? 7 : -1;
+  *value = attribute == 16 ? 3 : attribute == 38 ? 4096 : attribute == 75 ? 8 : attribute == 76 ? 7
+           : attribute == 115 ? getenv("STAND_IN_WITHOUT_POOLS") == nullptr : -1;
   return OK;
 }
 int cuDeviceGetName(char* name, int size, int device) {
@@ -105,6 +113,8 @@ int cuMemFreeAsync(uint64_t place, void* stream) {
   note("free", stream);
   return OK;
 }
+int cuMemAlloc_v2(uint64_t* place, size_t size) { return cuMemAllocAsync(place, size, nullptr); }
+int cuMemFree_v2(uint64_t place) { return cuMemFreeAsync(place, nullptr); }
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t size, void* stream) {
   if (contexts.empty()) return NO_CONTEXT;
   memcpy(reinterpret_cast<void*>(to), from, size);
@@ -120,6 +130,11 @@ int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t size, void* stream) {
 int cuMemsetD8Async(uint64_t place, unsigned char value, size_t size, void*) {
   if (contexts.empty()) return NO_CONTEXT;
   memset(reinterpret_cast<void*>(place), value, size);
+  return OK;
+}
+int cuStreamIsCapturing(void*, int* status) {
+  if (contexts.empty()) return NO_CONTEXT;
+  *status = capturing;
   return OK;
 }
 int cuStreamSynchronize(void* stream) { note("wait for", stream); return OK; }
@@ -151,6 +166,7 @@ int cuStreamWaitEvent(void* stream, void* event, unsigned) {
   return OK;
 }
 int cuEventDestroy_v2(void* event) { delete static_cast<Event*>(event); return OK; }
+void stand_in_capture(int yes) { capturing = yes; }
 int stand_in_allocated() { return allocated; }
 int stand_in_contexts() { return contexts.size(); }
 const char* stand_in_journal() { return journal.c_str(); }

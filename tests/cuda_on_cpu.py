@@ -182,6 +182,9 @@ class StandInArrays(NumPyArrays):
     def stream(self, array: Any) -> int:
         return STREAM
 
+    def captures(self, array: Any) -> bool:
+        return False
+
 
 @cache
 def _code(workload: AttentionWorkload, candidate: Candidate, arch: str) -> DeviceCode:

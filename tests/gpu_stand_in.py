@@ -74,6 +74,7 @@ class Compiler:
     """Makes libraries for the processor; says that they take few registers."""
 
     name = "the stand-in's compiler"
+    major = None
 
     def machine_code(self, source: str, arch: str) -> MachineCode:
         text = source[source.index('extern "C" __global__') :]
@@ -97,6 +98,7 @@ def place() -> StandIn:
             return made.current
 
     torch.cuda.current_stream = lambda device=None: Stream()
+    torch.cuda.is_current_stream_capturing = lambda: False
     TorchCudaTensors.uploaded = lambda self, n, like: torch.from_numpy(n).as_subclass(OnGPU)
     torch.compile = lambda function, **_: function
     masked, flexible = flex_attention.create_block_mask, flex_attention.flex_attention

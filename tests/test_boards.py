@@ -252,9 +252,9 @@ def test_a_board_unlike_the_first_is_passed_over(servers: Servers) -> None:
     place = Boards(servers.address, KEY, patience=0.5)
     hardware = place.hardware(None)
     assert place._found is not None
-    where, found, tools = place._found
-    other = replace(found, hardware=replace(found.hardware, l2=found.hardware.l2 + 1))
-    place._found = (where, other, tools)
+    where, part = place._found
+    other = replace(part, hardware=replace(part.hardware, l2=part.hardware.l2 + 1))
+    place._found = (where, other)
     task = Measurement(b"never sent", WORKLOAD, candidate(hardware), 1)
     said = "give boards of another kind a key of their own"
     with (

@@ -19,6 +19,7 @@ from tuning_records import record
 from tvm_attention.boards import tracker
 from tvm_attention.boards.address import Address, checked_key
 from tvm_attention.boards.description import BoardDescription, describe_this_board, governors
+from tvm_attention.boards.gpu_description import GpuDescription
 from tvm_attention.boards.requests import CONFIRM, MEASURE, Request, answer_of, answer_text
 from tvm_attention.boards.tracker import Tracker, greets_as_tracker
 from tvm_attention.caches import cpu_list, cpu_numbers
@@ -63,9 +64,20 @@ def test_what_is_no_key(key: str) -> None:
     assert checked_key("pi-4_b.1+") == "pi-4_b.1+"
 
 
+GPU = GpuDescription(model="Orin", arch="sm_87", cuda="12.6", memory=1 << 32)
+
+
 def test_a_description_comes_back_as_it_was() -> None:
     found = describe_this_board()
-    assert BoardDescription.from_json(found.to_json()) == found
+    for described in (found, replace(found, gpu=GPU), replace(found, gpu_problem="no device")):
+        assert BoardDescription.from_json(described.to_json()) == described
+    with_gpu = replace(found, gpu=GPU).part("cuda")
+    assert with_gpu is not None
+    assert (with_gpu.name, with_gpu.model) == ("cuda-sm_87", "Orin")
+    assert found.part("cuda") is None
+    assert replace(found, gpu=replace(GPU, arch="sm_52")).part("cuda") is None
+    assert found.part("x86") == found.hardware
+    assert str(GPU) == "Orin: compute capability 8.7, driver for CUDA 12.6, 4 GiB free"
     assert cpu_numbers(found.cpus)
     assert sum(found.cores.values()) >= found.hardware.cores
 
@@ -73,7 +85,8 @@ def test_a_description_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"protocol": 2}, {"protocol": None}, {"library": 3}, {"tvm": "a\nb"}, {"memory": -1},
+        {"protocol": 1}, {"gpu": {}}, {"gpu_problem": 3},
+        {"protocol": None}, {"library": 3}, {"tvm": "a\nb"}, {"memory": -1},
         {"memory": True},
         {"cores": []}, {"cores": {"a b": 1}}, {"cores": {"m": 0}}, {"load": "low"}, {"load": float("nan")},
         {"governors": "on"}, {"governors": ["a b"]}, {"hardware": {}}, {"more": 1},
@@ -101,6 +114,25 @@ def test_what_is_no_hardware(changed: dict[str, Any]) -> None:
         BoardDescription.from_json(json.dumps(values))
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"arch": "../x"},
+        {"arch": 87},
+        {"cuda": "new"},
+        {"memory": -1},
+        {"model": "a\x1b"},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_what_is_no_gpu(changed: dict[str, Any]) -> None:
+    values = json.loads(replace(describe_this_board(), gpu=GPU).to_json())
+    values["gpu"] |= changed
+    with pytest.raises(TuningError, match="board: expected"):
+        BoardDescription.from_json(json.dumps(values))
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "null", "[" * 60000, "x" * 70000])
 def test_what_is_no_json(text: str) -> None:
     with pytest.raises(TuningError, match="board: expected"):
@@ -110,7 +142,8 @@ def test_what_is_no_json(text: str) -> None:
 @pytest.mark.parametrize("best", [math.inf, 1e-3])
 def test_requests_come_back_as_they_were(best: float) -> None:
     one = Request(MEASURE, ("kernel-1.so",), WORKLOAD, (CANDIDATE,), 4, 60.0, best)
-    assert Request.from_json(one.to_json()) == one
+    for asked in (one, replace(one, on_gpu=True)):
+        assert Request.from_json(asked.to_json()) == asked
     both = replace(one, task=CONFIRM, libraries=("kernel-2.so", "kernel-3.so"))
     assert Request.from_json(both.to_json()) == both
 

@@ -101,3 +101,26 @@ def test_nvcc_makes_the_same_of_a_function_as_nvrtc() -> None:
         made = compiler.machine_code(source, "sm_87")
         assert made.cubin.startswith(ELF)
         assert set(made.resources) == {"f"}
+
+
+def test_machine_code_is_made_by_a_compiler_that_the_driver_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Library:
+        def __init__(self, major: int) -> None:
+            self.major = major
+
+    def chosen(driver: tuple[int, int] | None, *majors: int) -> int:
+        monkeypatch.setattr(nvrtc, "newest_cuda", lambda: driver)
+        monkeypatch.setattr(nvrtc, "_libraries", lambda: iter(map(Library, majors)))
+        monkeypatch.setattr(nvrtc, "Nvrtc", lambda library: library)
+        nvrtc.nvrtc.cache_clear()
+        found = nvrtc.nvrtc()
+        nvrtc.nvrtc.cache_clear()
+        assert found is not None
+        return found.major
+
+    assert chosen((12, 4), 13, 12) == 12
+    assert chosen((13, 0), 13, 12) == 13
+    assert chosen(None, 13, 12) == 13  # no GPU here: for other machines
+    assert chosen((12, 4), 13) == 13  # the driver says what it thinks of that

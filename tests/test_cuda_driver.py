@@ -4,6 +4,7 @@ memory the processor's, the kernel the one that a GPU would run."""
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from tvm_attention.arrays import TorchCudaTensors
 from tvm_attention.cuda import driver as driving
 from tvm_attention.cuda import loading
 from tvm_attention.cuda.machine_code import MachineCode
+from tvm_attention.device_code import DeviceCode
 from tvm_attention.errors import InvalidTypeError, KernelBuildError, UnsupportedError
+from tvm_attention.target import named_target
 from tvm_attention.workload import AttentionWorkload
 
 DEVICE, STREAM = 1, 4711
@@ -40,6 +43,7 @@ class Compiler:
     """Makes machine code for the stand-in; counts."""
 
     name = "the stand-in's compiler"
+    major = None
 
     def __init__(self) -> None:
         self.calls = 0
@@ -72,6 +76,7 @@ def machine(
     monkeypatch.setattr(loading, "driver", lambda: made)
     monkeypatch.setattr(loading, "compiler", lambda: compiler)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 7))
     monkeypatch.setattr(
         TorchCudaTensors, "uploaded", lambda self, n, like: torch.from_numpy(n).as_subclass(OnGPU)
@@ -110,6 +115,26 @@ def test_decoding_and_small_arrays(machine: Any) -> None:
     lengths, sinks = [70, 33], [0.5, 1.0, -2.0, 0.0]
     found = tvm_attention.attention(q, k, v, kv_lengths=lengths, sinks=sinks)
     assert_right(found, q, k, v, kv_lengths=np.array(lengths), sinks=np.array(sinks))
+
+
+def test_a_graph_copies_nothing_from_the_processor(
+    machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, v = on_gpu(2, 4, 1, 64), on_gpu(2, 2, 70, 64), on_gpu(2, 2, 70, 64)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(UnsupportedError, match="captured into a graph"):
+        tvm_attention.attention(q, k, v, sinks=[0.5, 1.0, -2.0, 0.0])
+    sinks = torch.tensor([0.5, 1.0, -2.0, 0.0]).as_subclass(OnGPU)
+    found = tvm_attention.attention(q, k, v, sinks=sinks)
+    assert_right(found, q, k, v, sinks=np.asarray(sinks.as_subclass(torch.Tensor)))
+
+
+def test_a_grid_has_so_many_blocks_at_most(machine: Any) -> None:
+    workload, target = AttentionWorkload(head_dim=32), named_target("cuda-sm_87")
+    candidate = runtime.select(workload, target).candidate
+    loaded = loading.driver().load(*loading.built(workload, target, candidate), DEVICE)
+    with pytest.raises(UnsupportedError, match="split the batch"):
+        loaded.launch(loaded.code.functions[0], 1 << 31, None, STREAM)
 
 
 def test_kernels_are_kept_on_disk(machine: Any) -> None:
@@ -175,6 +200,25 @@ def test_a_driver_that_fails_is_named(stand_in: Any) -> None:
         KernelBuildError, match="cuCtxPopCurrent_v2 failed with error 201: invalid device"
     ):
         made.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+
+def test_machine_code_of_a_newer_compiler_is_named(stand_in: Any) -> None:
+    code = DeviceCode("", ())
+    with pytest.raises(KernelBuildError, match=r"cuModuleLoadData.*the driver is for CUDA 13\.0"):
+        driving.Driver(stand_in).load(code, b"/there/is/none\0", DEVICE)
+
+
+def test_a_process_that_is_forked_has_no_driver(stand_in: Any) -> None:
+    """As with the real one: the stand-in notices what would fail on a GPU alone."""
+    driving.Driver(stand_in)
+    child = os.fork()
+    if child == 0:
+        try:
+            driving.Driver(stand_in)
+        except KernelBuildError as error:
+            os._exit("error 3" in str(error))
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
 def test_without_a_driver_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

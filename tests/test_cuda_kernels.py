@@ -99,6 +99,10 @@ def test_sixteen_bits(dtype: str, order: int) -> None:
     check(FUSED, *tensors(19, 37, dtype=dtype), order)
 
 
+def test_rows_of_no_whole_vectors_are_copied_beside_computing() -> None:
+    check(FUSED.replace(overlap=1, vector=1, score_steps=2), *tensors(9, 37, dims=(10, 6)), 2)
+
+
 MASKS = ("bool", "float32", "per key", "columns")
 
 

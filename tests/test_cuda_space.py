@@ -74,6 +74,20 @@ def test_refusals_say_which_limit() -> None:
     assert "vector" in str(cuda.design_space(odd, cuda.MACHINES["sm_80"]).refusal(large))
 
 
+@pytest.mark.parametrize("dim", [6, 10, 18, 258])
+def test_copies_end_on_whole_places_in_shared_memory(dim: int) -> None:
+    """Rows of two more than whole vectors of four are made odd there: copies of two would be a fault."""
+    w, machine = AttentionWorkload(head_dim=dim), cuda.MACHINES["sm_90"]
+    default = cuda.default_candidate(w, machine)
+    assert (default["overlap"], default["vector"]) == (1, 1)
+    reason = str(cuda.design_space(w, machine).refusal(default.replace(vector=2)))
+    assert "out of place" in reason
+    for candidate in cuda.defaults(w, machine):
+        assert (sizes_of(w, candidate).key_row % candidate["vector"] == 0) or not candidate[
+            "overlap"
+        ]
+
+
 def test_what_exceeds_the_limits_is_not_built() -> None:
     w = AttentionWorkload(head_dim=128)
     candidate = cuda.default_candidate(w, cuda.MACHINES["sm_90"])

@@ -49,6 +49,10 @@ class TorchCudaTensors(TorchTensors):
         """The handle of the caller's current stream on the array's GPU."""
         return int(self._torch.cuda.current_stream(array.device).cuda_stream)
 
+    def captures(self, array: Any) -> bool:
+        """Whether what that stream is asked for is written into a graph."""
+        return bool(self._torch.cuda.is_current_stream_capturing())
+
     def target(self, array: Any) -> str:
         """The name of the target that the array's GPU is."""
         major, minor = self._torch.cuda.get_device_capability(array.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from typing import Any
@@ -10,17 +10,18 @@ from typing import Any
 from tvm_attention.boards import session_tasks
 from tvm_attention.boards.address import Address, checked_key
 from tvm_attention.boards.description import BoardDescription
-from tvm_attention.boards.linking import launch_library
+from tvm_attention.boards.parts import Part, gpu_part, is_for_gpu, processor_part
 from tvm_attention.boards.session import CONNECT_SECONDS, UNREACHABLE, Where, require_alike
 from tvm_attention.boards.tracker import NoBoardError, Tracker, greets_as_tracker
 from tvm_attention.boards.workers import BoardWorkers
+from tvm_attention.cuda.compilers import Compiler
+from tvm_attention.cuda.compilers import compiler as this_compiler
 from tvm_attention.database import Provenance
-from tvm_attention.errors import InvalidValueError
-from tvm_attention.export.toolchain import Toolchain, find_toolchain
+from tvm_attention.export.toolchain import find_toolchain
 from tvm_attention.isa import MACHINES
 from tvm_attention.memory_needed import require_memory
 from tvm_attention.processes import process_pool
-from tvm_attention.target import HardwareTarget, cut_down, named_target
+from tvm_attention.target import HardwareTarget
 from tvm_attention.tuning.place import Say
 from tvm_attention.workload import AttentionWorkload
 
@@ -33,7 +34,8 @@ class Boards:
 
     address: "HOST:PORT" of the tracker that they are registered with, or of one board. key: theirs; all
     boards of a key are alike. compilers: C compilers by architecture, to link by ("aarch64": "clang
-    --target=..."). patience: seconds to wait when no board is left.
+    --target=..."). patience: seconds to wait when no board is left. gpu_compiler: gives what compiles for
+    the boards' GPUs, in the processes that build.
 
     What is wrong with an address or a key is an InvalidValueError; with what is found there, a TuningError
     of ``hardware``.
@@ -46,22 +48,31 @@ class Boards:
         *,
         compilers: Mapping[str, str] | None = None,
         patience: float = PATIENCE,
+        gpu_compiler: Callable[[], Compiler] = this_compiler,
     ) -> None:
         self._address, self._key = Address.of(address), checked_key(key)
         self._compilers, self._patience = compilers, patience
-        self._found: tuple[Where, BoardDescription, Toolchain] | None = None
+        self._gpu_compiler = gpu_compiler
+        self._found: tuple[Where, Part] | None = None
 
     def hardware(self, target: str | HardwareTarget | None) -> HardwareTarget:
-        """The boards' hardware, cut down to a target. Asks one of them. Raises TuningError where none
-        answers or one is not fit, InvalidValueError for a target that it cannot run, KernelBuildError
-        without a compiler to link by."""
+        """The boards' processor, cut down to a target, or their GPU, for "cuda" and its name. Asks one of
+        them. Raises TuningError where none answers or one is not fit, InvalidValueError for a target that it
+        cannot run, KernelBuildError without a compiler: to link by, or NVIDIA's."""
         where = self.where()
         address, found, _ = described(where)
         require_alike(found, Address.of(address))
-        toolchain = find_toolchain(MACHINES[found.hardware.kind][0], self._compilers)
-        self._found = (where, found, toolchain)
         name = target.name if isinstance(target, HardwareTarget) else target
-        return found.hardware if name is None else board_target(found, name, address)
+        part = self.part(found, name, address)
+        self._found = (where, part)
+        return part.target
+
+    def part(self, found: BoardDescription, name: str | None, address: str) -> Part:
+        """The part of a board that a target's name means. Raises as :meth:`hardware` does."""
+        if name is not None and is_for_gpu(name):
+            return gpu_part(found, name, address, self._gpu_compiler)
+        tools = find_toolchain(MACHINES[found.hardware.kind][0], self._compilers)
+        return processor_part(found, name, address, tools)
 
     def where(self) -> Where:
         """The tracker or board, after it has answered."""
@@ -71,27 +82,21 @@ class Boards:
         return where
 
     def threads(self, hardware: HardwareTarget) -> int:
-        return hardware.cores
+        return self._asked()[1].threads
 
     def require_memory(self, workload: AttentionWorkload) -> None:
-        require_memory(workload, self._asked()[1].memory)
+        for free in self._asked()[1].memory:
+            require_memory(workload, free)
 
     def workers(self, hardware: HardwareTarget, say: Say) -> BoardWorkers:
-        where, found, toolchain = self._asked()
-        launch = launch_library(hardware, toolchain)
-        return BoardWorkers(where, found.hardware, toolchain, launch, self._patience, say)
+        return BoardWorkers(*self._asked(), self._patience, say)
 
     def provenance(self, hardware: HardwareTarget, trials: int) -> Provenance:
-        found = self._asked()[1]
-        return Provenance(
-            kind="measured",
-            on=found.hardware.model or found.hardware.name,
-            trials=trials,
-            cpus=found.cpus,
-            cores=found.cores,
-        )
+        part = self._asked()[1]
+        on = part.hardware.model or part.hardware.name
+        return Provenance(kind="measured", on=on, trials=trials, **part.origin)
 
-    def _asked(self) -> tuple[Where, BoardDescription, Toolchain]:
+    def _asked(self) -> tuple[Where, Part]:
         if self._found is None:
             self.hardware(None)
         assert self._found is not None
@@ -134,16 +139,3 @@ def describe_in(process: Any, where: Where) -> tuple[str, BoardDescription, floa
     except ProcessExpired as expired:
         what = "none" if expired.exitcode == UNREACHABLE else f"exit code {expired.exitcode}"
         raise NoBoardError(f"{silent}, got {what}; {advice}") from None
-
-
-def board_target(found: BoardDescription, name: str, address: str) -> HardwareTarget:
-    """A target on a board's cores and caches. Raises InvalidValueError for one that it cannot run."""
-    named, board = named_target(name), found.hardware
-    missing = sorted(named.features - board.features)
-    if named.kind == board.kind and not missing:
-        return cut_down(board, name)
-    lacks = f"lacks {', '.join(missing)}" if named.kind == board.kind else f"is {board.kind}"
-    raise InvalidValueError(
-        f"target {named.name}: expected one that the board {address} can run, which is {board.name} and "
-        f"{lacks}; leave the target out, or name another, such as {board.isa}"
-    )

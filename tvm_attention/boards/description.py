@@ -13,8 +13,10 @@ from typing import Any
 import psutil
 
 import tvm_attention
+from tvm_attention.boards.gpu_description import GpuDescription, gpu_of_this_machine
 from tvm_attention.caches import cpu_list
 from tvm_attention.database.shapes import (
+    MOST_CHARACTERS,
     TARGET_NAME,
     mapping,
     matching_text,
@@ -22,11 +24,16 @@ from tvm_attention.database.shapes import (
     whole_number,
 )
 from tvm_attention.digest import EXPRESSION_DIGEST
-from tvm_attention.errors import AttentionError, InvalidTypeError, TuningError
+from tvm_attention.errors import (
+    AttentionError,
+    InvalidTypeError,
+    InvalidValueError,
+    TuningError,
+)
 from tvm_attention.processor import core_kinds, usable_cpus
 from tvm_attention.target import LEVELS, HardwareTarget, detect_target
 
-PROTOCOL = 1  # of the functions that a board serves (tvm_attention.boards.service)
+PROTOCOL = 2  # of the functions that a board serves (tvm_attention.boards.service)
 _MOST_CHARACTERS = 1 << 16
 _SYSFS = Path("/sys/devices/system/cpu")
 
@@ -40,6 +47,8 @@ class BoardDescription:
     hardware: of the logical processors ``cpus`` ("4-7") that the server is bound to; ``cores`` counts
         their kinds, ``governors`` names how their clocks are governed, () unknown.
     memory: bytes that are free. load: programs that run or wait, a minute's mean.
+    gpu: the one that its driver shows first, None if it has none; then ``gpu_problem`` says why, unless
+        there is no driver.
     """
 
     protocol: int
@@ -53,6 +62,17 @@ class BoardDescription:
     governors: tuple[str, ...]
     memory: int
     load: float
+    gpu: GpuDescription | None = None
+    gpu_problem: str = ""
+
+    def part(self, kind: str) -> HardwareTarget | None:
+        """The processor or, of kind "cuda", the GPU; None where there is none that has schedules."""
+        if kind != "cuda":
+            return self.hardware
+        try:
+            return None if self.gpu is None else self.gpu.target
+        except InvalidValueError:
+            return None
 
     def to_json(self) -> str:
         values = asdict(self) | {"governors": list(self.governors)}
@@ -81,6 +101,7 @@ class BoardDescription:
 def describe_this_board() -> BoardDescription:
     """This machine, as far as this process may use it."""
     cpus = usable_cpus()
+    gpu, problem = _gpu()
     libc = " ".join(part for part in platform.libc_ver() if part)
     return BoardDescription(
         protocol=PROTOCOL,
@@ -94,7 +115,17 @@ def describe_this_board() -> BoardDescription:
         governors=governors(cpus),
         memory=psutil.virtual_memory().available,
         load=round(os.getloadavg()[0], 2),
+        gpu=gpu,
+        gpu_problem=problem,
     )
+
+
+def _gpu() -> tuple[GpuDescription | None, str]:
+    try:
+        return gpu_of_this_machine(), ""
+    except TuningError as error:
+        text = "".join(c if c.isprintable() else " " for c in str(error))
+        return None, text[:MOST_CHARACTERS]
 
 
 def governors(cpus: frozenset[int], sysfs: Path = _SYSFS) -> tuple[str, ...]:
@@ -120,6 +151,10 @@ def _checked(values: object) -> dict[str, Any]:
     data = dict(mapping("description", values, set(BoardDescription.__dataclass_fields__)))
     for name in ("library", "expression", "tvm", "system", "cpus"):
         one_line(name, data[name])
+    one_line("gpu_problem", data["gpu_problem"])
+    if data["gpu"] is not None:
+        names = set(GpuDescription.__dataclass_fields__)
+        data["gpu"] = GpuDescription(**dict(mapping("gpu", data["gpu"], names)))  # type: ignore[arg-type]
     data["hardware"] = _hardware(data["hardware"])
     data["governors"] = tuple(_names("governors", data["governors"]))
     whole_number("memory", data["memory"], 0, 1 << 62)

@@ -26,7 +26,7 @@ _LIBRARY = re.compile(r"kernel-[0-9]{1,9}\.so")
 class Request:
     """``task`` MEASURE (one library and candidate, ``best`` seconds to beat, infinite for none) or CONFIRM
     (the default schedule first). ``libraries`` are names of files that were uploaded, ``limit`` the seconds
-    after which the board gives up."""
+    after which the board gives up, ``on_gpu`` whether its GPU is to run the kernels."""
 
     task: str
     libraries: tuple[str, ...]
@@ -35,6 +35,7 @@ class Request:
     threads: int
     limit: float
     best: float = math.inf
+    on_gpu: bool = False
 
     def to_json(self) -> str:
         values = {
@@ -45,6 +46,7 @@ class Request:
             "threads": self.threads,
             "limit": self.limit,
             "best": None if math.isinf(self.best) else self.best,
+            "on_gpu": self.on_gpu,
         }
         return json.dumps(values)
 
@@ -62,6 +64,7 @@ class Request:
             values["threads"],
             values["limit"],
             math.inf if values["best"] is None else values["best"],
+            bool(values["on_gpu"]),
         )
 
 

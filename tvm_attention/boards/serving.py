@@ -33,6 +33,11 @@ def bind(cpus: Collection[int]) -> None:
     os.sched_setaffinity(0, cpus)
 
 
+def lend_gpu(number: int) -> None:
+    """Have this process and its children see this one GPU of several, as their first."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(number)
+
+
 def serve(
     host: str,
     port: int,

@@ -38,11 +38,12 @@ def describe(where: Where) -> tuple[str, BoardDescription, float]:
 def perform(
     where: Where,
     expected: HardwareTarget,
-    launch: bytes,
+    launch: bytes | None,
     request: Request,
     libraries: Sequence[bytes],
 ) -> Outcome:
-    """The request's outcome on a board like ``expected``, whose parallel loops the library ``launch`` runs.
+    """The request's outcome on a board whose processor or GPU is ``expected``; the library ``launch`` runs
+    parallel loops of a processor.
 
     Raises NoBoardError, OtherBoardError or, if the board was lost with the task, BoardLostError.
     """
@@ -52,7 +53,8 @@ def perform(
             _held = None  # the board is free before another is asked for
             _held = BoardSession(where, QUEUE_SECONDS)
         _require_expected(_held, expected)
-        _held.provide(launch)
+        if launch is not None:
+            _held.provide(launch)
         return _held.perform(request, libraries)
     except TuningError:
         _held = None
@@ -64,7 +66,11 @@ def _require_expected(session: BoardSession, expected: HardwareTarget) -> None:
         require_alike(session.description, session.address)
     except TuningError as error:
         raise OtherBoardError(str(error)) from error
-    found = session.description.hardware
+    found = session.description.part(expected.kind)
+    if found is None:
+        raise OtherBoardError(
+            f"board {session.address} has no GPU: {session.description.gpu_problem}"
+        )
     if found != expected:
         raise OtherBoardError(
             f"board {session.address} is {_named(found)}, not {_named(expected)}; give boards of another "

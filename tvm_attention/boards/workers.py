@@ -7,11 +7,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
-from tvm_attention.boards import linking, session_tasks
+from tvm_attention.boards import session_tasks
+from tvm_attention.boards.parts import Part
 from tvm_attention.boards.requests import CONFIRM, MEASURE, Request
 from tvm_attention.boards.session import (
     CONNECT_SECONDS,
@@ -22,7 +23,6 @@ from tvm_attention.boards.session import (
 )
 from tvm_attention.boards.tracker import NoBoardError, Tracker
 from tvm_attention.errors import TuningError
-from tvm_attention.export.toolchain import Toolchain
 from tvm_attention.processes import end, process_pool
 from tvm_attention.processor import usable_cpus
 from tvm_attention.schedules import Candidate
@@ -59,14 +59,11 @@ class BoardWorkers:
     def __init__(
         self,
         where: Where,
-        hardware: HardwareTarget,
-        toolchain: Toolchain,
-        launch: bytes,
+        part: Part,
         patience: float,
         say: Say,
     ) -> None:
-        self._where, self._hardware, self._launch = where, hardware, launch
-        self._toolchain, self._patience, self._say = toolchain, patience, say
+        self._where, self._part, self._patience, self._say = where, part, patience, say
         builders = len(usable_cpus())
         self._builders = process_pool(builders, trials.builder_start(builders))
         self._width = self._boards_now()
@@ -86,9 +83,8 @@ class BoardWorkers:
     def build(
         self, arguments: Sequence[tuple[AttentionWorkload, HardwareTarget, Candidate]]
     ) -> list[Outcome]:
-        """The bytes of each candidate's shared library."""
-        with_tools = [(*a, self._toolchain) for a in arguments]
-        return built_side_by_side(self._builders, linking.kernel_library, with_tools)
+        """The bytes of each candidate's kernel."""
+        return built_side_by_side(self._builders, self._part.build, arguments)
 
     def measure(
         self, tasks: Sequence[Measurement], best: Callable[[], float]
@@ -98,9 +94,8 @@ class BoardWorkers:
 
         def request(number: int) -> tuple[Request, list[bytes]]:
             t = tasks[number]
-            asked = Request(
-                MEASURE, (), t.workload, (t.candidate,), t.threads, workers.MEASURE_TIMEOUT, best()
-            )
+            limit = workers.MEASURE_TIMEOUT
+            asked = Request(MEASURE, (), t.workload, (t.candidate,), t.threads, limit, best())
             return asked, [t.built]
 
         yield from self._performed(len(tasks), request)
@@ -151,7 +146,8 @@ class BoardWorkers:
                     self._wait(str(failure), alive)
 
     def _scheduled(self, request: Request, libraries: list[bytes]) -> Any:
-        arguments = (self._where, self._hardware, self._launch, request, libraries)
+        request = replace(request, on_gpu=self._part.on_gpu)
+        arguments = (self._where, self._part.hardware, self._part.launch, request, libraries)
         limit = request.limit + OVERHEAD
         return self._lanes.schedule(session_tasks.perform, arguments, timeout=limit)
 

@@ -69,7 +69,7 @@ def _examined(options: argparse.Namespace, out: Console) -> Iterator[Iterator[Fi
     compilers = parsed_compilers(options.compiler)
     named = options.workload is not None or options.suite is not None
     workloads = chosen_workloads(options) if named else {}
-    yield examine_boards(Boards(*asked), options.target, workloads, compilers)
+    yield examine_boards(Boards(*asked, compilers=compilers), options.target, workloads, compilers)
 
 
 def each_cause_once(findings: Iterable[Finding]) -> Iterator[Finding]:

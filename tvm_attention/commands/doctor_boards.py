@@ -8,9 +8,9 @@ from typing import Any
 
 from tvm_attention.boards import Boards, session_tasks
 from tvm_attention.boards.address import Address
-from tvm_attention.boards.boards import board_process, board_target, describe_in
+from tvm_attention.boards.boards import board_process, describe_in
 from tvm_attention.boards.description import BoardDescription
-from tvm_attention.boards.linking import kernel_library, launch_library
+from tvm_attention.boards.parts import ANY_GPU, Part, board_target, gpu_of_board, is_for_gpu
 from tvm_attention.boards.requests import MEASURE, Request
 from tvm_attention.boards.session import Where, require_alike
 from tvm_attention.boards.tracker import NoBoardError, Tracker
@@ -22,7 +22,7 @@ from tvm_attention.memory_needed import require_memory
 from tvm_attention.quantities import counted, seconds_text, size_text
 from tvm_attention.schedules import schedules_for
 from tvm_attention.suites import Suite
-from tvm_attention.target import HardwareTarget, named_target
+from tvm_attention.target import named_target
 from tvm_attention.tuning.workers import MEASURE_TIMEOUT, outcome_of
 from tvm_attention.workload import AttentionWorkload
 
@@ -37,7 +37,7 @@ def examine_boards(
 ) -> Iterator[Finding]:
     """Findings about the way to the boards, then about each that is free."""
     try:
-        if target is not None:
+        if target is not None and target.strip().lower() != ANY_GPU:
             named_target(target)
         where = boards.where()
     except AttentionError as error:
@@ -61,8 +61,13 @@ def examine_boards(
             except AttentionError as error:
                 yield Finding("a board", False, str(error), "start `tvm-attention serve` there")
                 continue
-            yield from _board(found, address, seconds, target, workloads, compilers)
-            yield _kernel(process, where, found, address, target, compilers)
+            yield from _board(found, address, seconds, target, workloads)
+            if is_for_gpu(target):
+                yield from _gpu(boards, found, address, target, workloads)
+            else:
+                yield _triple(found, address, compilers)
+                yield _features(found, address, target)
+            yield _kernel(process, where, boards, found, address, target)
 
 
 def _board(
@@ -71,7 +76,6 @@ def _board(
     seconds: float,
     target: str | None,
     workloads: Suite,
-    compilers: dict[str, str],
 ) -> Iterator[Finding]:
     """What a description says."""
     hardware = found.hardware
@@ -86,12 +90,12 @@ def _board(
         yield Finding(name, True, f"TVM {found.tvm}, tvm-attention {found.library}", "")
     except AttentionError as error:
         yield Finding(name, False, str(error), "install the same on both machines")
-    yield _triple(found, address, compilers)
-    yield _features(found, address, target)
+    if found.gpu is not None and not is_for_gpu(target):
+        yield Finding(f"{address} GPU", True, str(found.gpu), "")
     yield _governor(found, address)
     slow = "" if seconds < _SLOW_SECONDS else "trials take longer; a wired network is faster"
     yield Finding(f"{address} round trip", True, seconds_text(seconds), slow)
-    yield _memory(found, address, workloads)
+    yield _memory(f"{address} memory", found.memory, workloads)
     busy = found.load > _QUIET_LOAD * hardware.cores
     quiet = "stop what else runs there: timings will be rough" if busy else ""
     yield Finding(f"{address} load", True, f"{found.load:g} programs, a minute's mean", quiet)
@@ -130,14 +134,34 @@ def _governor(found: BoardDescription, address: str) -> Finding:
     return Finding(name, True, text, steady + files)
 
 
-def _memory(found: BoardDescription, address: str, workloads: Suite) -> Finding:
-    name, free = f"{address} memory", f"{size_text(found.memory)} free"
+def _gpu(
+    boards: Boards, found: BoardDescription, address: str, target: str | None, workloads: Suite
+) -> Iterator[Finding]:
+    """What is tuned on, and whether this machine can compile for it."""
+    name = f"{address} GPU"
+    try:
+        gpu = gpu_of_board(found, address)
+    except AttentionError as error:
+        yield Finding(name, False, str(error), "choose a board with a GPU, or mend its driver")
+        return
+    yield Finding(name, True, str(gpu), "")
+    yield _memory(f"{address} GPU memory", gpu.memory, workloads)
+    try:
+        part = boards.part(found, target, address)
+    except AttentionError as error:
+        yield Finding(f"{address} GPU target", False, str(error), "correct what it names")
+        return
+    yield Finding(f"{address} GPU target", True, f"{part.target.name}, compiled here", "")
+
+
+def _memory(name: str, memory: int, workloads: Suite) -> Finding:
+    free = f"{size_text(memory)} free"
     try:
         for workload in workloads.values():
-            require_memory(workload, found.memory)
+            require_memory(workload, memory)
     except AttentionError as error:
         return Finding(name, False, str(error), "choose a smaller workload")
-    if found.memory < _LEAST_MEMORY:
+    if memory < _LEAST_MEMORY:
         least = f"expected {size_text(_LEAST_MEMORY)} at least, got {free}"
         return Finding(name, False, least, "stop what else runs there")
     return Finding(name, True, free, "")
@@ -146,16 +170,15 @@ def _memory(found: BoardDescription, address: str, workloads: Suite) -> Finding:
 def _kernel(
     process: Any,
     where: Where,
+    boards: Boards,
     found: BoardDescription,
     address: str,
     target: str | None,
-    compilers: dict[str, str],
 ) -> Finding:
     """Whether a kernel that is built here runs right there."""
     name, advice = f"{address} kernel", "mend what failed above; else report it with this output"
     try:
-        hardware = found.hardware if target is None else board_target(found, target, address)
-        seconds, error = _performed(process, where, found.hardware, hardware, compilers)
+        seconds, error = _performed(process, where, boards.part(found, target, address))
     except AttentionError as problem:
         return Finding(name, False, str(problem), advice)
     if seconds is None:
@@ -163,19 +186,14 @@ def _kernel(
     return Finding(name, True, f"built here, right there, {seconds_text(seconds)} a call", "")
 
 
-def _performed(
-    process: Any,
-    where: Where,
-    board: HardwareTarget,
-    hardware: HardwareTarget,
-    compilers: dict[str, str],
-) -> tuple[float | None, str]:
-    tools = find_toolchain(MACHINES[hardware.kind][0], compilers)
-    schedules = schedules_for(hardware)
-    candidate = schedules.default_candidate(_SMALL, schedules.machine_parameters(hardware))
-    library = kernel_library(_SMALL, hardware, candidate, tools)
-    request = Request(MEASURE, (), _SMALL, (candidate,), hardware.cores, MEASURE_TIMEOUT)
-    arguments = (where, board, launch_library(hardware, tools), request, [library])
+def _performed(process: Any, where: Where, part: Part) -> tuple[float | None, str]:
+    schedules = schedules_for(part.target)
+    candidate = schedules.default_candidate(_SMALL, schedules.machine_parameters(part.target))
+    library = part.build(_SMALL, part.target, candidate)
+    request = Request(
+        MEASURE, (), _SMALL, (candidate,), part.threads, MEASURE_TIMEOUT, on_gpu=part.on_gpu
+    )
+    arguments = (where, part.hardware, part.launch, request, [library])
     outcome, error = outcome_of(
         process.schedule(session_tasks.perform, arguments, timeout=2 * MEASURE_TIMEOUT)
     )

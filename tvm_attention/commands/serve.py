@@ -9,7 +9,14 @@ import sys
 
 from tvm_attention.boards.address import Address, checked_key
 from tvm_attention.boards.description import BoardDescription, describe_this_board
-from tvm_attention.boards.serving import SERVER_PORT, TRACKER_PORT, bind, serve, track
+from tvm_attention.boards.serving import (
+    SERVER_PORT,
+    TRACKER_PORT,
+    bind,
+    lend_gpu,
+    serve,
+    track,
+)
 from tvm_attention.caches import cpu_numbers
 from tvm_attention.commands.arguments import Commands, add_command, add_json, whole_number
 from tvm_attention.commands.ending import OK
@@ -28,6 +35,12 @@ def add(commands: Commands) -> None:
     parser.add_argument("--tracker", metavar="HOST:PORT", help="register with a tracker")
     parser.add_argument(
         "--cores", metavar="LIST", help="measure on these logical processors, such as 4-7"
+    )
+    parser.add_argument(
+        "--gpu",
+        type=whole_number(0, 1023),
+        metavar="N",
+        help="which of several GPUs to lend, as the driver numbers them; default the first",
     )
     _add_place(parser, SERVER_PORT)
     parser = add_command(commands, "tracker", "keep a list of boards for tuning", run_tracker)
@@ -49,6 +62,8 @@ def run_serve(options: argparse.Namespace) -> int:
     tracker = None if options.tracker is None else Address.of(options.tracker)
     if options.cores is not None:
         bind(cpu_numbers(options.cores))
+    if options.gpu is not None:
+        lend_gpu(options.gpu)
     board = describe_this_board()
 
     def started(port: int) -> None:
@@ -90,9 +105,12 @@ def hardware_lines(board: BoardDescription) -> list[str]:
     hardware = board.hardware
     kinds = ", ".join(f"{count} {kind}" for kind, count in board.cores.items())
     governed = ", ".join(board.governors) or "not known"
+    gpu = [] if board.gpu is None else [f"GPU {board.gpu}"]
+    gpu += [board.gpu_problem] if board.gpu_problem else []
     return [
         f"{hardware.model or 'processor without a name'}: target {hardware.name} ({hardware.isa}), "
         f"{counted(hardware.cores, 'core')}",
         f"processors {board.cpus} ({kinds}), clock governor {governed}",
+        *gpu,
         f"{board.system}, TVM {board.tvm}, tvm-attention {board.library}",
     ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -17,9 +18,13 @@ _SECONDS = 600  # after which a compiler must have failed
 
 
 class Compiler(Protocol):
-    """What makes code for GPUs of CUDA source."""
+    """What makes code for GPUs of CUDA source. ``major``: of its CUDA; drivers of an older one take no
+    machine code of it. None where that is not known."""
 
     name: str
+
+    @property
+    def major(self) -> int | None: ...
 
     def machine_code(self, source: str, arch: str) -> MachineCode:
         """Machine code for a compute capability ("sm_87"). Raises KernelBuildError."""
@@ -33,6 +38,13 @@ class Nvcc:
 
     def __init__(self, program: Path) -> None:
         self._program, self.name = program, f"nvcc ({program})"
+
+    @cached_property
+    def major(self) -> int | None:
+        command = [str(self._program), "--version"]
+        said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        found = re.search(r"release (\d+)\.", said)
+        return None if found is None else int(found[1])
 
     def machine_code(self, source: str, arch: str) -> MachineCode:
         cubin, report = self._compiled(source, f"-arch={arch}", "-cubin", "-Xptxas=-v")
@@ -73,3 +85,13 @@ def compiler() -> Compiler:
             "nvidia-cuda-nvrtc (pip install 'tvm-attention[cuda]') or NVIDIA's CUDA toolkit"
         )
     return Nvcc(program)
+
+
+def require_driver(made: Compiler, newest: tuple[int, int], whose: str) -> None:
+    """Raises KernelBuildError for a compiler whose machine code a driver for that CUDA does not take."""
+    if made.major is not None and made.major > newest[0]:
+        raise KernelBuildError(
+            f"CUDA: expected a compiler of CUDA {newest[0]}, as the driver of {whose} is for CUDA "
+            f"{newest[0]}.{newest[1]}, got {made.name}; pip install 'nvidia-cuda-nvrtc-cu{newest[0]}' in "
+            f"its place, or update the driver"
+        )

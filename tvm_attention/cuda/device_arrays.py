@@ -65,6 +65,10 @@ class DeviceArrays(NumPyArrays):
         """The handle of the caller's stream, 0 for the default one."""
         return self._stream
 
+    def captures(self, array: Any) -> bool:
+        """Whether what that stream is asked for is written into a graph."""
+        return driving.driver().captures(self._device, self._stream)
+
     def target(self, array: Any) -> str:
         """The name of the target that the array's GPU is."""
         return f"cuda-{driving.driver().arch(self._device)}"

@@ -22,7 +22,9 @@ _NAMES = ("libcuda.so.1", "libcuda.so")
 # CUdevice_attribute and CUfunction_attribute, from cuda.h.
 _MULTIPROCESSORS, _L2_BYTES = 16, 38
 _MAJOR, _MINOR = 75, 76
+_POOLS = 115
 _DYNAMIC_SHARED_BYTES = 8
+_MOST_BLOCKS = (1 << 31) - 1  # of a grid's first axis
 _STATIC_SHARED_BYTES = 48 << 10  # up to which a launch need not ask beforehand
 
 
@@ -59,6 +61,23 @@ class Driver:
         self.call("cuDeviceGet", ctypes.byref(handle), device)
         self.call("cuDeviceGetName", text, len(text), handle)
         return text.value.decode(errors="replace")
+
+    def version(self) -> tuple[int, int]:
+        """The newest CUDA that the driver serves, (13, 0)."""
+        number = ctypes.c_int()
+        self.call("cuDriverGetVersion", ctypes.byref(number))
+        return _version(number.value)
+
+    def has_pools(self, device: int) -> bool:
+        """Whether memory can be taken and given back in the order of a stream's work."""
+        return self.attribute(device, _POOLS) == 1
+
+    def captures(self, device: int, stream: int) -> bool:
+        """Whether what a stream is asked for is written into a graph, to be done later and again."""
+        status = ctypes.c_int()
+        with self.current(device):
+            self.call("cuStreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(status))
+        return status.value != 0
 
     def l2_bytes(self, device: int) -> int:
         """The second cache of a device."""
@@ -105,7 +124,14 @@ class LoadedModule:
         self._functions: dict[str, ctypes.c_void_p] = {}
         module = ctypes.c_void_p()
         with driver.current(device):
-            driver.call("cuModuleLoadData", ctypes.byref(module), image)
+            try:
+                driver.call("cuModuleLoadData", ctypes.byref(module), image)
+            except KernelBuildError as error:
+                major, minor = driver.version()
+                raise KernelBuildError(
+                    f"{error}; the driver is for CUDA {major}.{minor}, and takes no machine code of a "
+                    f"compiler of a newer major version, nor of another compute capability"
+                ) from error
             for function in code.functions:
                 self._functions[function.name] = self._function(module, function)
 
@@ -121,6 +147,10 @@ class LoadedModule:
     def launch(
         self, function: DeviceFunction, blocks: int, parameters: Parameters, stream: int
     ) -> None:
+        if blocks > _MOST_BLOCKS:
+            raise UnsupportedError(
+                f"call: expected at most {_MOST_BLOCKS} blocks of threads, got {blocks}; split the batch"
+            )
         x, y = function.threads
         handle, shared = self._functions[function.name], function.shared_bytes
         with self._driver.current(self._device):
@@ -133,10 +163,30 @@ class LoadedModule:
 @cache
 def driver() -> Driver:
     """The driver of this machine. Raises UnsupportedError where there is none."""
+    library = _library()
+    if library is None:
+        raise UnsupportedError(
+            f"CUDA: expected NVIDIA's driver ({_NAMES[0]}) to run kernels on a GPU, got none; install it, "
+            f"or pass arrays of the processor"
+        )
+    return Driver(library)
+
+
+def newest_cuda() -> tuple[int, int] | None:
+    """The newest CUDA that this machine's driver serves; None without one. Needs no GPU, and begins nothing
+    that a process which is forked could not go on with."""
+    library, number = _library(), ctypes.c_int()
+    if library is None or library.cuDriverGetVersion(ctypes.byref(number)) != 0:
+        return None
+    return _version(number.value)
+
+
+def _library() -> Any:
     for name in _NAMES:
         with suppress(OSError):
-            return Driver(ctypes.CDLL(name))
-    raise UnsupportedError(
-        f"CUDA: expected NVIDIA's driver ({_NAMES[0]}) to run kernels on a GPU, got none; install it, or "
-        f"pass arrays of the processor"
-    )
+            return ctypes.CDLL(name)
+    return None
+
+
+def _version(number: int) -> tuple[int, int]:
+    return number // 1000, number % 1000 // 10

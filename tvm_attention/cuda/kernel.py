@@ -17,7 +17,7 @@ from tvm_attention.cuda.launching import WORKSPACE, Parameters, grids, parameter
 from tvm_attention.cuda.memory import Shadow
 from tvm_attention.device_code import DeviceCode, DeviceFunction
 from tvm_attention.dtypes import ELEMENT_BYTES
-from tvm_attention.errors import InvalidTypeError
+from tvm_attention.errors import InvalidTypeError, UnsupportedError
 from tvm_attention.kernel import Kernel
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.operands import kernel_strides
@@ -39,6 +39,9 @@ class DeviceArrays(ArrayKind, Protocol):
 
     def stream(self, array: Any) -> int:
         """The handle of the caller's current stream on the array's GPU."""
+
+    def captures(self, array: Any) -> bool:
+        """Whether what that stream is asked for is written into a graph."""
 
 
 class LoadedCode(Protocol):
@@ -91,6 +94,7 @@ class DeviceKernel(Kernel):
 
         def address(numbers: Any) -> int:
             if isinstance(numbers, np.ndarray) and not isinstance(numbers, Shadow):
+                _require_no_capture(kind, inputs[0])
                 numbers = kind.uploaded(np.require(numbers, requirements=("C", "W")), inputs[0])
             kept.append(numbers)
             return int(kind.address(numbers))
@@ -126,6 +130,15 @@ class DeviceKernel(Kernel):
         if key not in self._loaded:
             self._loaded[key] = self._load(candidate, device)
         return self._loaded[key]
+
+
+def _require_no_capture(kind: Any, array: Any) -> None:
+    """Raises UnsupportedError where a graph would copy from memory of the processor that is gone by then."""
+    if kind.captures(array):
+        raise UnsupportedError(
+            "a call that is captured into a graph: expected small arrays (lengths, offsets, page tables, "
+            "slopes, sinks, scales) on the GPU, got one on the processor; copy it there before"
+        )
 
 
 def _is_aligned(kind: ArrayKind, call: Call, array: Any, vector: int) -> bool:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 from tvm_attention import kernel_cache
 from tvm_attention.cuda.building import device_code, whole_source
-from tvm_attention.cuda.compilers import compiler
+from tvm_attention.cuda.compilers import compiler, require_driver
 from tvm_attention.cuda.driver import LoadedModule, driver
 from tvm_attention.cuda.kernel import DeviceKernel
 from tvm_attention.device_code import DeviceCode
@@ -65,6 +65,7 @@ def built(
         values = json.loads(stored)
         return DeviceCode.from_dict(values["code"]), base64.b64decode(values["cubin"])
     chosen = compiler()  # before TVM is imported for nothing
+    require_driver(chosen, driver().version(), "this machine")
     code = device_code(workload, target, candidate)
     cubin = chosen.machine_code(whole_source(code), target.arch).cubin
     text = base64.b64encode(cubin).decode()

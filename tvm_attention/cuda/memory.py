@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -13,28 +14,41 @@ from tvm_attention.cuda import driver as driving
 from tvm_attention.cuda.driver import Driver
 from tvm_attention.dtypes import numpy_dtype
 
+# Of what was copied from here last: some systems' GPUs read memory that is not pinned themselves, later. A
+# stream holds fewer copies than these before whoever asks for another has to wait.
+_SMALL_BYTES = 1 << 16
+_copied: deque[Any] = deque(maxlen=4096)
+
 
 class DeviceMemory:
-    """Bytes of a GPU, taken and given back in the order of a stream's work: neither waits for it."""
+    """Bytes of a GPU, taken and given back in the order of a stream's work: neither waits for it, but on
+    GPUs without pools of memory (some Jetsons), where giving back does."""
 
     def __init__(self, driver: Driver, device: int, size: int, stream: int) -> None:
         self._driver, self._device, self._stream = driver, device, ctypes.c_void_p(stream)
-        place = ctypes.c_uint64()
+        place, bytes_ = ctypes.c_uint64(), ctypes.c_size_t(size)
+        pools = driver.has_pools(device)
         with driver.current(device):
-            driver.call("cuMemAllocAsync", ctypes.byref(place), ctypes.c_size_t(size), self._stream)
+            if pools:
+                driver.call("cuMemAllocAsync", ctypes.byref(place), bytes_, self._stream)
+            else:
+                driver.call("cuMemAlloc_v2", ctypes.byref(place), bytes_)
         self.address = place.value
         # At the end of the process the driver takes back everything itself.
-        weakref.finalize(self, _free, driver, device, self.address, stream).atexit = False
+        end = weakref.finalize(self, _free, driver, device, self.address, stream if pools else None)
+        end.atexit = False
 
     def fill_from(self, numbers: NDArray[Any]) -> None:
-        """Copy an array of the processor's there, before later work of the stream; it has been read when this
-        returns, as memory is that is not pinned."""
+        """Copy an array of the processor's there, before later work of the stream."""
         _copy(self._driver, self._device, self._stream.value or 0, self.address, numbers)
 
 
-def _free(driver: Driver, device: int, address: int, stream: int) -> None:
+def _free(driver: Driver, device: int, address: int, stream: int | None) -> None:
     with driver.current(device):
-        driver.call("cuMemFreeAsync", ctypes.c_uint64(address), ctypes.c_void_p(stream))
+        if stream is None:
+            driver.call("cuMemFree_v2", ctypes.c_uint64(address))
+        else:
+            driver.call("cuMemFreeAsync", ctypes.c_uint64(address), ctypes.c_void_p(stream))
 
 
 def _copy(driver: Driver, device: int, stream: int, address: int, numbers: NDArray[Any]) -> None:
@@ -43,6 +57,10 @@ def _copy(driver: Driver, device: int, stream: int, address: int, numbers: NDArr
             "cuMemcpyHtoDAsync_v2", ctypes.c_uint64(address), ctypes.c_void_p(numbers.ctypes.data),
             ctypes.c_size_t(numbers.nbytes), ctypes.c_void_p(stream),
         )  # fmt: skip
+        if numbers.nbytes <= _SMALL_BYTES:
+            _copied.append(numbers)
+        else:
+            driver.call("cuStreamSynchronize", ctypes.c_void_p(stream))
 
 
 class Shadow(np.ndarray[Any, np.dtype[Any]]):

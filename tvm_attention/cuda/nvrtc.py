@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from typing import Any
 
+from tvm_attention.cuda.driver import newest_cuda
 from tvm_attention.cuda.machine_code import MachineCode, read_resources
 from tvm_attention.cuda.toolkit import libraries
 from tvm_attention.errors import KernelBuildError
@@ -22,6 +24,7 @@ class Nvrtc:
         library.nvrtcGetErrorString.restype = ctypes.c_char_p
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._check(library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+        self.major = major.value
         self.name = f"NVRTC {major.value}.{minor.value}"
 
     def machine_code(self, source: str, arch: str) -> MachineCode:
@@ -69,13 +72,23 @@ class Nvrtc:
 
 @cache
 def nvrtc() -> Nvrtc | None:
-    """NVRTC as the process, the system or a Python package has it; None where none does."""
+    """NVRTC as the process, the system or a Python package has it, the first whose machine code this
+    machine's driver takes, where there is a choice; None where none is there."""
+    most, first = newest_cuda(), None
+    for library in _libraries():
+        made = Nvrtc(library)
+        if most is None or made.major <= most[0]:
+            return made
+        first = first or made
+    return first
+
+
+def _libraries() -> Iterator[ctypes.CDLL]:
     for name in _NAMES:
         with suppress(OSError):
-            return Nvrtc(ctypes.CDLL(name))
+            yield ctypes.CDLL(name)
     for path in libraries("libnvrtc.so.*"):
         with suppress(OSError):
             for builtins in path.parent.glob("libnvrtc-builtins.so.*"):
                 ctypes.CDLL(str(builtins))  # NVRTC asks for it by name, on no path of the system's
-            return Nvrtc(ctypes.CDLL(str(path)))
-    return None
+            yield ctypes.CDLL(str(path))

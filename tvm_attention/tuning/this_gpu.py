@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from tvm_attention.cuda import driver as driving
-from tvm_attention.cuda.compilers import Compiler
+from tvm_attention.cuda.compilers import Compiler, require_driver
 from tvm_attention.cuda.compilers import compiler as this_compiler
 from tvm_attention.database import Provenance
 from tvm_attention.errors import InvalidValueError
@@ -40,7 +40,8 @@ class ThisGpu:
                 f"target {name}: expected {own.name}, which GPU {self._device} of this machine is; leave "
                 f"it at 'cuda', or add --modelled for a GPU that is not there"
             )
-        self._compiler()  # before anything takes time
+        # Before anything takes time.
+        require_driver(self._compiler(), driver.version(), "this machine")
         return replace(own, model=driver.model(self._device))
 
     def threads(self, hardware: HardwareTarget) -> int:
