@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -26,6 +27,7 @@ from bench.gpu.plan import Plan, Run, finish
 from bench.gpu.supervision import SILENCE, supervise
 from tvm_attention.commands.arguments import OneLineParser, positive, whole_number
 from tvm_attention.commands.ending import ended
+from tvm_attention.errors import KernelBuildError
 
 PROGRAM = "gpu_suite"
 JOURNAL = "journal.jsonl"
@@ -44,11 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def prepare(options: argparse.Namespace) -> int:
     """Builds the kernels of a run."""
     start = time.monotonic()
-    builds = list(_plan(options, options.arch).builds())
+    plan = _plan(options, options.arch)
+    builds = list(plan.builds())
     bundle = Bundle(options.bundle)
     failures = bundle.build(
         builds, options.place, options.jobs, lambda said: print(said, flush=True)
     )
+    bundle.keep({search.name: search.candidates for search in plan.searches})
     for what, why in failures.items():
         print(f"FAILED {what}: {why}", file=sys.stderr)
     size = sum(p.stat().st_size for p in bundle.folder.glob("*.json"))
@@ -62,16 +66,30 @@ def prepare(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace) -> int:
     """Runs the parts in a process that is watched, then writes what came of them."""
     deadline = time.monotonic() + 60 * options.minutes
+    place = places.opened(options.place)
+    _require_kernels(_run(options, place))
     command = [
         sys.executable, str(Path(__file__).resolve()), "work", *options.arguments,
     ]  # fmt: skip
     supervise(command, options.out / JOURNAL, deadline - _RESERVE, options.silence)
-    place = places.opened(options.place)
     values = finish(_run(options, place), options.out)
     print(results.summary(values), flush=True)
     failed = any(part["failed"] for part in values["parts"].values())
     missed = any(figure["holds"] is False for figure in values["figures"].values())
     return int(failed or missed)
+
+
+def _require_kernels(run: Run) -> None:
+    """Raises KernelBuildError for a bundle of another GPU, or none; says what else is missing."""
+    wanted = {b.key for b in run.plan.builds()}
+    missing = run.bundle.missing(run.plan.builds())
+    if missing and len(missing) == len(wanted):
+        raise KernelBuildError(
+            f"bundle {run.bundle.folder}: expected kernels for {run.plan.arch}, got none; run the step "
+            f"prepare with --arch {run.plan.arch}, and --candidates, --only, --small as here"
+        )
+    if missing:
+        print(f"{len(missing)} of {len(wanted)} kernels are not there", file=sys.stderr, flush=True)
 
 
 def work(options: argparse.Namespace) -> int:
@@ -81,8 +99,9 @@ def work(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, place: places.Place) -> Run:
-    plan, journal = _plan(options, place.arch), Journal(options.out / JOURNAL)
-    return Run(plan, place, Bundle(options.bundle), journal, 60 * options.minutes - _RESERVE)
+    bundle, journal = Bundle(options.bundle), Journal(options.out / JOURNAL)
+    plan = replace(_plan(options, place.arch), kept=bundle.kept())
+    return Run(plan, place, bundle, journal, 60 * options.minutes - _RESERVE)
 
 
 def _plan(options: argparse.Namespace, arch: str) -> Plan:

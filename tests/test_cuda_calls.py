@@ -16,8 +16,10 @@ from torch.nn import functional as F
 import tvm_attention.torch
 from tvm_attention import (
     KVCache,
+    MultiHeadAttention,
     PagedKVCache,
     UnsupportedError,
+    attend,
     attention,
     attention_varlen,
     paged_attention,
@@ -66,6 +68,128 @@ def test_packed_sequences(machine: Any) -> None:
         out, lse = attention_varlen(q, k, v, *given, **options)
         assert_same(out, expected)
         assert torch.allclose(here(lse), sums, atol=1e-5)
+
+
+@pytest.fixture
+def nothing_between(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is copied from the processor to the GPU or back, and nobody waits."""
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise AssertionError("expected no copies between processor and GPU")
+
+    for way in ("uploaded", "numbers"):
+        monkeypatch.setattr(TorchCudaTensors, way, refused)
+    for way in ("cpu", "item", "tolist", "numpy", "__bool__", "__int__", "__index__", "nonzero"):
+        monkeypatch.setattr(OnGPU, way, refused)
+
+
+def whole(*numbers: Any) -> list[Any]:
+    return [there(torch.tensor(x, dtype=torch.int32)) for x in numbers]
+
+
+@pytest.mark.usefixtures("nothing_between")
+@pytest.mark.parametrize("most", [(None, None), (31, 37), (25, 37)])
+def test_offsets_on_the_gpu_are_read_there(most: tuple[int | None, int | None]) -> None:
+    q, k, v = on_gpu(40, 4, 32), on_gpu(70, 2, 32), on_gpu(70, 2, 32)
+    options: dict[str, Any] = {"causal": "top_left"}
+    expected = attention_varlen(*map(here, (q, k, v)), *OFFSETS, **options)
+    out = there(torch.full_like(here(q), 7.0))
+    named = {"max_seqlen_q": most[0], "max_seqlen_k": most[1]}
+    attention_varlen(q, k, v, *whole(*OFFSETS), out=out, **options, **named)
+    computed = slice(0, 34) if most[0] == 25 else slice(0, 40)
+    assert_same(out[computed], expected[computed])
+    assert (here(out)[computed.stop :] == 7.0).all()  # queries beyond the longest that was named
+    beyond = whole([0, 9, 9, 99], [0, 20, 33, 1000])  # cut to the rows that there are
+    assert_same(attention_varlen(q, k, v, *beyond, **options), expected)
+
+
+@pytest.mark.usefixtures("nothing_between")
+def test_lengths_on_the_gpu_are_read_there() -> None:
+    q, k, v = on_gpu(3, 4, 9, 32), on_gpu(3, 2, 20, 32), on_gpu(3, 2, 20, 32)
+    for lengths in ([20, 7, 0], [20, 7, -3]):
+        expected, sums = attention(
+            *map(here, (q, k, v)), kv_lengths=[20, 7, 0], return_lse=True, causal="bottom_right"
+        )
+        out, lse = attention(
+            q, k, v, kv_lengths=whole(lengths)[0], return_lse=True, causal="bottom_right"
+        )
+        assert_same(out, expected)
+        assert torch.equal(here(lse).isinf(), sums.isinf())
+    with pytest.raises(ValueError, match=r"kv_lengths: expected shape \(3,\)"):
+        attention(q, k, v, kv_lengths=whole([1, 2])[0])
+
+
+@pytest.mark.usefixtures("nothing_between")
+def test_pages_and_query_lengths_on_the_gpu_are_read_there() -> None:
+    q, k, v = on_gpu(2, 4, 3, 32), on_gpu(6, 12, 2, 32), on_gpu(6, 12, 2, 32)
+    table, lengths, queries = [[3, 99, 5], [1, -4, 0]], [36, 12], [3, 2]
+    plain = [[3, 5, 5], [1, 0, 0]]  # what of it is read, numbers of no page cut
+    options: dict[str, Any] = {"causal": "bottom_right", "return_lse": True}
+    expected, sums = paged_attention(
+        *map(here, (q, k, v)), plain, lengths, query_lengths=queries, **options
+    )
+    numbers = whole(table, lengths, queries)
+    out, lse = paged_attention(q, k, v, *numbers[:2], query_lengths=numbers[2], **options)
+    assert_same(out, expected)
+    assert (here(out)[1, :, 2] == 0).all()
+    assert torch.equal(here(lse).isinf(), sums.isinf())
+
+
+def test_numbers_may_be_on_either_side(machine: Any) -> None:
+    q, k, v = on_gpu(2, 4, 1, 32), on_gpu(6, 16, 2, 32), on_gpu(6, 16, 2, 32)
+    table, lengths = [[3, 0, 5], [1, 4, 0]], [41, 17]
+    expected = paged_attention(*map(here, (q, k, v)), table, lengths)
+    assert_same(paged_attention(q, k, v, *whole(table), lengths), expected)
+    assert_same(paged_attention(q, k, v, table, *whole(lengths)), expected)
+    q, k, v = on_gpu(40, 4, 32), on_gpu(70, 2, 32), on_gpu(70, 2, 32)
+    expected = attention_varlen(*map(here, (q, k, v)), *OFFSETS)
+    assert_same(attention_varlen(q, k, v, *whole(OFFSETS[0]), OFFSETS[1]), expected)
+    with pytest.raises(ValueError, match="as many sequences each, got 3 and 1"):
+        attention_varlen(q, k, v, *whole(OFFSETS[0], [0, 70]))
+
+
+def test_softmax_rows_on_a_gpu(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer keys than columns at a time, more, and as many twice."""
+    monkeypatch.setattr(attend, "_UNITS", 32)
+    for keys in (20, 70, 64):
+        q, k, v = on_gpu(2, 4, 9, 32), on_gpu(2, 2, keys, 32), on_gpu(2, 2, keys, 32)
+        options: dict[str, Any] = {
+            "causal": "bottom_right",
+            "return_weights": True,
+            "sinks": [0.5] * 4,
+        }
+        expected, rows = attention(*map(here, (q, k, v)), **options)
+        out, weights = attention(q, k, v, **options)
+        assert_same(out, expected)
+        assert_same(weights, rows)
+        assert weights.is_contiguous()
+    flat = q[0, 0], k[0, 0], v[0, 0]
+    _, rows = attention(*map(here, flat), return_weights=True)
+    assert_same(attention(*flat, return_weights=True)[1], rows)
+
+
+def test_softmax_rows_of_other_libraries_on_a_gpu_are_refused(library: Any) -> None:
+    q = Array(np.zeros((1, 2, 3, 32), "float32"))
+    with pytest.raises(UnsupportedError, match="return_weights: expected torch tensors"):
+        attention(q, q, q, return_weights=True)
+
+
+def test_a_layer_on_a_gpu(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attend, "_UNITS", 32)
+    weights = [torch.randn(64, 48) / 7 for _ in range(3)] + [torch.randn(48, 64) / 8]
+    x = torch.randn(2, 9, 48)
+    layers = [MultiHeadAttention(*map(to, weights), num_heads=2) for to in (there, here)]
+    for options in ({"causal": "bottom_right"}, {"kv_lengths": [9, 4]}):
+        found, expected = (
+            layer(to(x), return_weights=True, **options)
+            for layer, to in zip(layers, (there, here), strict=True)
+        )
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other, 1e-4)
+    with pytest.raises(UnsupportedError, match="cuda:1 like the query"):
+        layers[0](x)
+    with pytest.raises(UnsupportedError, match="cuda:1 like the query"):
+        MultiHeadAttention(there(weights[0]), *weights[1:], num_heads=2)
 
 
 def test_packed_sequences_of_another_library(library: Any) -> None:

@@ -188,12 +188,6 @@ def test_a_kernel_of_another_compute_capability_is_refused(machine: Any) -> None
         kernel(q, q, q)
 
 
-def test_softmax_rows_are_not_computed_on_a_gpu(machine: Any) -> None:
-    q = on_gpu(1, 2, 3, 32)
-    with pytest.raises(UnsupportedError, match="weights"):
-        tvm_attention.attention(q, q, q, return_weights=True)
-
-
 def test_a_driver_that_fails_is_named(stand_in: Any) -> None:
     made = driving.Driver(stand_in)
     with pytest.raises(

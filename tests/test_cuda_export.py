@@ -6,6 +6,8 @@ import ctypes
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 from cuda_on_cpu import built, library
 
-from tvm_attention import reference
+from tvm_attention import reference, runtime
 from tvm_attention.__main__ import main
 from tvm_attention.cuda.export import export_cuda
 from tvm_attention.cuda.launching import grids
@@ -21,7 +23,7 @@ from tvm_attention.errors import InvalidValueError, UnsupportedError
 from tvm_attention.export.chosen import chosen_kernels
 from tvm_attention.operands import geometry
 from tvm_attention.random_calls import random_inputs
-from tvm_attention.schedules import Candidate
+from tvm_attention.schedules import Candidate, cuda
 from tvm_attention.workload import AttentionWorkload
 
 PREFILL = AttentionWorkload(
@@ -36,14 +38,36 @@ C_TYPES: dict[str, Any] = {
 }  # fmt: skip
 
 
+PACKED = replace(PREFILL, ragged=True, output="attention_and_lse")
+PAGED = replace(DECODE, ragged=True, paged=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_tiles() -> Iterator[None]:
+    """Default schedules that are soon compiled, and no records."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda, "_TILES", ((4, 8, 2, 2),))
+        patch.setattr(cuda, "_SPLIT_KV_TILES", ((16, 1),))
+        patch.setattr(runtime, "available_logs", list)
+        yield
+
+
+def exported(folder: Path, targets: str, *workloads: AttentionWorkload) -> Path:
+    command = ["export", "--targets", targets, "-o", str(folder)]
+    for w in workloads:
+        command += ["--workload", ",".join(f"{n}={v}" for n, v in w.to_dict().items())]
+    assert main(command) == 0
+    return folder / "cuda"
+
+
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("archive")
-    fields = [f"{n}={v}" for n, v in PREFILL.to_dict().items()]
-    decode = [f"{n}={v}" for n, v in DECODE.to_dict().items()]
-    command = ["export", "--targets", "cuda-sm_87,cuda-sm_75", "-o", str(folder)]
-    assert main([*command, "--workload", ",".join(fields), "--workload", ",".join(decode)]) == 0
-    return folder / "cuda"
+    return exported(tmp_path_factory.mktemp("a"), "cuda-sm_87,cuda-sm_75", PREFILL, DECODE)
+
+
+@pytest.fixture(scope="module")
+def ragged_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return exported(tmp_path_factory.mktemp("a"), "cuda-sm_87", PACKED, PAGED)
 
 
 def manifest_of(archive: Path) -> Any:
@@ -52,7 +76,9 @@ def manifest_of(archive: Path) -> Any:
 
 def test_every_kernel_has_its_files(archive: Path) -> None:
     kernels = manifest_of(archive)["kernels"]
-    assert [k["target"] for k in kernels] == ["cuda-sm_87", "cuda-sm_75"] * 2
+    targets = ["cuda-sm_87", "cuda-sm_87", "cuda-sm_75", "cuda-sm_75"]
+    assert [k["target"] for k in kernels] == targets * 2
+    assert [k["aligned_elements"] for k in kernels] == [4, 1] * 4
     for kernel in kernels:
         assert (archive / f"{kernel['name']}.cubin").read_bytes().startswith(b"\x7fELF")
         ptx = (archive / f"{kernel['name']}.ptx").read_text()
@@ -62,7 +88,7 @@ def test_every_kernel_has_its_files(archive: Path) -> None:
             assert 0 < function["registers"] <= 255
 
 
-@pytest.mark.parametrize(("index", "workload"), [(0, PREFILL), (2, DECODE)])
+@pytest.mark.parametrize(("index", "workload"), [(0, PREFILL), (4, DECODE)])
 def test_the_manifest_says_all_that_a_launch_needs(
     archive: Path, index: int, workload: AttentionWorkload
 ) -> None:
@@ -96,7 +122,7 @@ def test_the_manifest_says_all_that_a_launch_needs(
     assert np.abs(out - expected).max() < 1e-5
 
 
-@pytest.mark.parametrize("index", [0, 2])
+@pytest.mark.parametrize("index", [0, 4])
 def test_formulas_are_those_of_the_loader(archive: Path, index: int) -> None:
     kernel = manifest_of(archive)["kernels"][index]
     w = AttentionWorkload.from_dict(kernel["workload"])
@@ -123,15 +149,16 @@ def numbers(seed: int, *shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     return made.reshape(shape)
 
 
-@pytest.fixture(scope="module")
-def program(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(a C program of the archive's sources, its folder of kernels), to run with the stand-in driver."""
-    folder = tmp_path_factory.mktemp("c")
+Program = tuple[Path, Path]  # a C program of an archive's sources, its folder of kernels
+
+
+def compiled(archive: Path, folder: Path) -> Program:
+    """To run with the stand-in driver."""
     kernels = folder / "kernels"
     shutil.copytree(archive, kernels)
-    for source in kernels.glob(
-        "*.cu"
-    ):  # its machine code for the stand-in is the path of a library
+    for source in kernels.glob("*.cu"):  # the stand-in's machine code is the path of a library
+        if "sm_87" not in source.name:
+            continue
         text = source.read_text()
         made = library(text[text.index('extern "C" __global__') :])
         for ending in (".cubin", ".ptx"):
@@ -146,28 +173,77 @@ def program(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     return made, kernels
 
 
-@pytest.mark.parametrize(("rows", "name"), [(40, "attention0_sm_87"), (1, "attention2_sm_87")])
-def test_a_c_program_runs_the_kernel_that_fits(
-    program: tuple[Path, Path], rows: int, name: str, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def program(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Program:
+    return compiled(archive, tmp_path_factory.mktemp("c"))
+
+
+@pytest.fixture(scope="module")
+def ragged_program(ragged_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Program:
+    return compiled(ragged_archive, tmp_path_factory.mktemp("c"))
+
+
+def run(program: Program, kind: str, rows: int, keys: int, out: Path) -> tuple[str, Any, Any]:
+    """(what it printed, the result and the log-sum-exp, each flat)."""
     made, kernels = program
-    sizes = [str(n) for n in (rows, 70, 4, 2, 64)]
-    command = [str(made), str(kernels), *sizes, str(tmp_path / "out")]
+    command = [str(made), str(kernels), kind, str(rows), str(keys), str(out)]
     surroundings = {"LD_LIBRARY_PATH": str(made.parent)}
     done = subprocess.run(command, capture_output=True, text=True, env=surroundings)
-    assert (done.returncode, done.stdout) == (0, f"{name}\n")
-    found = np.fromfile(tmp_path / "out", np.float32).reshape(2, 4, rows, 64)
+    assert done.returncode == 0, (done.returncode, done.stdout)
+    size = 2 * 4 * rows * 64
+    found = np.fromfile(out, np.float32)
+    return done.stdout, found[:size], found[size:]
+
+
+@pytest.mark.parametrize("kind", ["dense", "unaligned"])
+@pytest.mark.parametrize(("rows", "name"), [(40, "attention0_sm_87"), (1, "attention2_sm_87")])
+def test_a_c_program_runs_the_kernel_that_fits(
+    program: Program, rows: int, name: str, kind: str, tmp_path: Path
+) -> None:
+    said, found, _ = run(program, kind, rows, 70, tmp_path / "out")
+    assert said == f"{name}\n"
     q, k, v = numbers(1, 2, 4, rows, 64), numbers(2, 2, 2, 70, 64), numbers(3, 2, 2, 70, 64)
     expected = reference.attention(q, k, v, causal="bottom_right")
-    assert np.abs(found - expected).max() < 1e-5
+    assert np.abs(found.reshape(expected.shape) - expected).max() < 1e-5
 
 
-def test_a_c_program_says_what_is_missing(program: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_c_program_gives_lengths(ragged_program: Program, tmp_path: Path) -> None:
+    said, found, sums = run(ragged_program, "lengths", 9, 70, tmp_path / "out")
+    assert said == "attention0_sm_87\n"
+    q, k, v = numbers(1, 2, 4, 9, 64), numbers(2, 2, 2, 70, 64), numbers(3, 2, 2, 70, 64)
+    lengths = np.array([70, 23])
+    expected = reference.attended(q, k, v, causal="bottom_right", kv_lengths=lengths)
+    assert np.abs(found.reshape(expected.out.shape) - expected.out).max() < 1e-5
+    assert np.abs(sums.reshape(expected.lse.shape) - expected.lse).max() < 1e-5
+
+
+def test_a_c_program_packs_sequences(ragged_program: Program, tmp_path: Path) -> None:
+    _, found, sums = run(ragged_program, "packed", 9, 70, tmp_path / "out")
+    q, k, v = numbers(1, 1, 4, 18, 64), numbers(2, 1, 2, 140, 64), numbers(3, 1, 2, 140, 64)
+    found, sums = found.reshape(q.shape), sums.reshape(q.shape[:3])
+    for rows, keys in ((slice(0, 9), slice(0, 70)), (slice(9, 16), slice(70, 135))):
+        parts = q[:, :, rows], k[:, :, keys], v[:, :, keys]
+        expected = reference.attended(*parts, causal="bottom_right")
+        assert np.abs(found[:, :, rows] - expected.out).max() < 1e-5
+        assert np.abs(sums[:, :, rows] - expected.lse).max() < 1e-5
+    assert (found[:, :, 16:] == 0).all()  # as they were
+
+
+def test_a_c_program_has_its_keys_in_pages(ragged_program: Program, tmp_path: Path) -> None:
+    said, found, _ = run(ragged_program, "pages", 1, 70, tmp_path / "out")
+    assert said == "attention1_sm_87\n"
+    q, pages = numbers(1, 2, 4, 1, 64), (numbers(n, 10, 2, 16, 64) for n in (2, 3))
+    table = np.arange(9, -1, -1).reshape(2, 5)
+    k, v = (x[table].swapaxes(1, 2).reshape(2, 2, 80, 64) for x in pages)
+    expected = reference.attention(q, k, v, kv_lengths=np.array([70, 23]))
+    assert np.abs(found.reshape(expected.shape) - expected).max() < 1e-5
+
+
+def test_a_c_program_says_what_is_missing(program: Program, tmp_path: Path) -> None:
     made, kernels = program
-    sizes = [str(n) for n in (40, 70, 4, 2, 64)]
 
     def said(folder: Path, libraries: Path) -> str:
-        command = [str(made), str(folder), *sizes, str(tmp_path / "out")]
+        command = [str(made), str(folder), "dense", "40", "70", str(tmp_path / "out")]
         surroundings = {"LD_LIBRARY_PATH": str(libraries)}
         done = subprocess.run(command, capture_output=True, text=True, env=surroundings)
         assert done.returncode == 1

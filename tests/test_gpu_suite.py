@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from bench.gpu import cases, classes, peers, results, supervision
+from bench.gpu.bundle import Bundle
 from bench.gpu.journal import Journal
+from bench.gpu.plan import Plan
 from bench.gpu_suite import JOURNAL, main
 from tvm_attention.database import read_log
 from tvm_attention.schedules import cuda
@@ -108,6 +110,23 @@ def test_a_run_goes_on_where_it_was(rehearsal: Any, again: list[str]) -> None:
     assert "wrong result" in journal.failed("correctness")["float32 plain decode"]["error"]
 
 
+def test_the_candidates_are_those_that_were_built(rehearsal: Any) -> None:
+    out, _, _ = rehearsal
+    kept = Bundle(out.parent / "kernels").kept()
+    assert kept.keys() == {"prefill-f16-64", "decode-f32-128"}
+    plan = Plan("sm_87", 7, CHOSEN, 64, kept)  # of another number, which is not asked for then
+    assert {s.name: s.candidates for s in plan.searches} == kept
+
+
+def test_a_bundle_of_another_gpu_is_refused_before_anything_runs(
+    again: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = ["--bundle", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert main([*again, *empty]) == 2
+    assert "expected kernels for sm_87, got none" in capsys.readouterr().err
+    assert not (tmp_path / "out" / JOURNAL).exists()
+
+
 def test_a_process_that_dies_costs_its_unit_only(tmp_path: Path) -> None:
     journal, program = tmp_path / JOURNAL, tmp_path / "program.py"
     program.write_text(
@@ -146,7 +165,7 @@ def test_every_kernel_of_a_run_is_in_the_design_space(arch: str) -> None:
                 space = cuda.design_space(workload, machine)
                 assert space.refusal(build.candidate) is None, (case.name, workload)
     chosen = dict(list(classes.workloads().items())[:2])
-    for search in classes.searches(arch, 3, chosen):
+    for search in classes.searches(arch, 3, chosen, {}):
         space = cuda.design_space(search.workload, machine)
         assert search.candidates[0] == cuda.default_candidate(search.workload, machine)
         assert len(search.candidates) == 3

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tvm_attention.arrays import ArrayKind
+from tvm_attention.arrays import ArrayKind, TorchCudaTensors
 from tvm_attention.broadcasting import broadcast
 from tvm_attention.call import Call
-from tvm_attention.cuda.kinds import call_kind, gpu_of
-from tvm_attention.errors import InvalidValueError
+from tvm_attention.cuda.kinds import call_kind, gpu_of, is_on_a_gpu
+from tvm_attention.errors import InvalidValueError, UnsupportedError
 from tvm_attention.kernel import Kernel
 from tvm_attention.loading import load
 from tvm_attention.operands import check_flag, geometry, opened_inputs
@@ -18,6 +18,7 @@ from tvm_attention.outputs import no_keys, no_queries, opened_out
 from tvm_attention.prepared import PreparedCall
 
 LAYOUTS = ("bhsd", "bshd")
+_UNITS = 256  # columns of weights at a time: one kernel serves all lengths
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,11 +106,36 @@ def attend(
     if return_weights:
         shape = (*sizes.out_shape[:-1], sizes.key_length)
         weights = kind.empty(shape, o.inputs[0], o.call.dtype)
-        _compute(o, "weights", weights)
+        if is_on_a_gpu(kind):
+            softmax_rows(o, weights)
+        else:
+            _compute(o, "weights", weights)
         extra.append(kind.own_kind(weights, o.query))
     if given is None:
         result = kind.own_kind(result, o.query)
     return Done(result, tuple(extra), prepared)
+
+
+def softmax_rows(o: Opened, weights: Any) -> None:
+    """The weights of a call on a GPU: attention whose values are unit vectors, for so many keys at a time as
+    a kernel has columns. Raises UnsupportedError for other arrays there than torch's."""
+    kind, sizes = o.kind, o.call.sizes
+    if not isinstance(kind, TorchCudaTensors):
+        raise UnsupportedError(
+            f"return_weights: expected torch tensors, or arrays on the processor, got {kind.name}"
+        )
+    query, key, _ = o.inputs
+    call = replace(o.call, sizes=replace(sizes, value_dim=_UNITS))
+    for start in range(0, sizes.key_length, _UNITS):
+        units = kind.units(sizes.key_length, start, _UNITS, key)
+        values = kind.expanded(units, (*kind.shape(key)[:-1], _UNITS))
+        part = replace(o, inputs=(query, key, values), call=call)
+        columns = weights[..., start : start + _UNITS]
+        whole = columns.shape[-1] == _UNITS
+        made = columns if whole else kind.empty((*columns.shape[:-1], _UNITS), query)
+        _compute(part, "attention", made)
+        if not whole:
+            columns.copy_(made[..., : columns.shape[-1]])
 
 
 def _empty(o: Opened) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tvm_attention.arguments import extras
+from tvm_attention.arguments import RAGGED_FIELDS, extras
 from tvm_attention.arrays import ArrayKind, NumPyArrays, Shape
 from tvm_attention.operands import Geometry
 from tvm_attention.options import Options
@@ -23,9 +23,10 @@ _LOG2_E = math.log2(math.e)
 @dataclass(frozen=True, slots=True, eq=False)
 class Pages:
     """Keys and values in pages: ``table`` (batch, pages) int32, C-contiguous, names the pages of each
-    batch element; a page holds 2**shift keys; strides from page to page in elements."""
+    batch element, a NumPy array or, on a GPU, a torch tensor there; a page holds 2**shift keys; strides
+    from page to page in elements."""
 
-    table: NDArray[np.int32]
+    table: Any
     shift: int
     key_stride: int
     value_stride: int
@@ -45,26 +46,29 @@ class Scales:
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """``sizes`` with the greatest lengths where batch elements differ; then ``ragged`` (batch, 4) int32
-    holds each one's fields (tvm_attention.arguments.RAGGED_FIELDS). ``kv_batches`` and ``key_rows`` are
-    the extents of the key tensor in memory."""
+    holds each one's fields (tvm_attention.arguments.RAGGED_FIELDS), a NumPy array or, on a GPU, a torch
+    tensor there; ``all_queries`` says that each has all rows as queries even so. ``kv_batches`` and
+    ``key_rows`` are the extents of the key tensor in memory."""
 
     sizes: Geometry
     options: Options
     dtype: str
     kv_batches: int
     key_rows: int
-    ragged: NDArray[np.int32] | None = None
+    ragged: Any = None
     pages: Pages | None = None
     scales: Scales | None = None
+    all_queries: bool = False
 
     @classmethod
     def of(cls, sizes: Geometry, options: Options, dtype: str, **extra: Any) -> Call:
         """A call on (batch, heads, rows, dim) tensors; ``options.kv_lengths`` makes it ragged."""
         ragged = None
         if options.kv_lengths is not None:
-            ragged = np.zeros((sizes.batch, 4), np.int32)
-            ragged[:, 1], ragged[:, 3] = sizes.query_length, options.kv_lengths
-        return cls(sizes, options, dtype, sizes.batch, sizes.key_length, ragged, **extra)
+            ragged = ragged_fields(sizes.batch, sizes.query_length, options.kv_lengths)
+        return cls(
+            sizes, options, dtype, sizes.batch, sizes.key_length, ragged, all_queries=True, **extra
+        )
 
     def workload(self, output: str = "attention") -> AttentionWorkload:
         """The workload of a call with something to compute."""
@@ -187,6 +191,16 @@ class Call:
             batch, head, _ = _three(kind.strides(lse))
             values |= {"lse_batch_stride": batch, "lse_head_stride": head}
         return values
+
+
+def ragged_fields(batch: int, queries: Any, keys: Any) -> Any:
+    """``Call.ragged`` of batch elements of so many rows each, which begin at their batch stride: a NumPy
+    array, or a tensor where ``queries`` or ``keys`` are tensors on a GPU."""
+    there = next((x for x in (keys, queries) if hasattr(x, "new_zeros")), None)
+    ragged = np.zeros((batch, 4), np.int32) if there is None else there.new_zeros((batch, 4))
+    ragged[:, RAGGED_FIELDS.index("queries")] = queries
+    ragged[:, RAGGED_FIELDS.index("keys")] = keys
+    return ragged
 
 
 def _strides(name: str, axes: tuple[str, ...], strides: Shape) -> dict[str, float]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tvm_attention.arrays import ArrayKind, NumPyArrays, TorchTensors, kind_of
+from tvm_attention.arrays import ArrayKind, NumPyArrays, TorchCudaTensors, TorchTensors
+from tvm_attention.cuda.kinds import call_kind
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
 from tvm_attention.functional import attention
 from tvm_attention.workload import DTYPES
@@ -23,8 +24,9 @@ class MultiHeadAttention:
     ``query_weight`` (num_heads * head_dim, Eq), ``key_weight`` (kv_heads * head_dim, Ek), ``value_weight``
     (kv_heads * value_dim, Ev) and ``output_weight`` (Eo, num_heads * value_dim); each bias as long as its
     weight, or None. kv_heads, which divides num_heads, and the dims follow from the shapes. NumPy
-    arrays or torch tensors on the cpu, all of one dtype, float32, float16 or bfloat16; they are kept, not
-    copied. The library of the arrays computes the projections (NumPy's of half precision in float32).
+    arrays or torch tensors, on the cpu or one GPU, all of one dtype, float32, float16 or bfloat16; they are
+    kept, not copied. The library of the arrays computes the projections (NumPy's of half precision in
+    float32).
 
     Raises InvalidValueError, InvalidTypeError or UnsupportedError for weights that do not fit.
     """
@@ -197,8 +199,8 @@ class MultiHeadAttention:
 
 
 def _weights_kind(weight: Any) -> ArrayKind:
-    kind = kind_of(weight)
-    if type(kind) not in (NumPyArrays, TorchTensors):
+    kind = call_kind(weight)
+    if type(kind) not in (NumPyArrays, TorchTensors, TorchCudaTensors):
         raise InvalidTypeError(
             f"query_weight: expected a NumPy array or a torch tensor, got {type(weight).__qualname__}"
         )

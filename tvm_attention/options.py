@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tvm_attention.arrays import ArrayKind, TorchCudaTensors
 from tvm_attention.errors import InvalidTypeError, InvalidValueError
 from tvm_attention.masks import Mask, opened_mask
 from tvm_attention.operands import Geometry, check_scale
-from tvm_attention.small_arrays import floats, whole_numbers
+from tvm_attention.small_arrays import floats, numbers_there, whole_numbers
 from tvm_attention.workload import CAUSAL_KINDS
 
 # Softcaps by which a float32 score can be divided and multiplied.
@@ -27,8 +26,8 @@ _MOST_SOFTCAP = 2.0**127
 class Options:
     """``window`` is (left, right), -1 unbounded, None where both sides are; under ``causal`` its right
     side is always unbounded. The arrays are copies: alibi_slopes float32 (batch, query heads), sinks
-    float32 (query heads,), kv_lengths int32 (batch,), each C-contiguous. The first two may be torch
-    tensors on the query's GPU, whose numbers are then not checked."""
+    float32 (query heads,), kv_lengths int32 (batch,), each C-contiguous. They may be torch tensors on the
+    query's GPU, whose numbers are then not looked at; lengths are cut to the keys that there are."""
 
     scale: float
     causal: str | None = None
@@ -37,7 +36,7 @@ class Options:
     mask: Mask | None = None
     alibi_slopes: Any = None
     sinks: Any = None
-    kv_lengths: NDArray[np.int32] | None = None
+    kv_lengths: Any = None
 
 
 def opened_options(
@@ -70,7 +69,7 @@ def opened_options(
         mask=None if mask is None else opened_mask(kind, sizes, mask, query_dtype, mask_name),
         alibi_slopes=None if alibi_slopes is None else _alibi_slopes(kind, alibi_slopes, sizes),
         sinks=None if sinks is None else _sinks(kind, sinks, sizes),
-        kv_lengths=None if kv_lengths is None else _kv_lengths(kv_lengths, sizes),
+        kv_lengths=None if kv_lengths is None else _kv_lengths(kind, kv_lengths, sizes),
     )
 
 
@@ -167,12 +166,15 @@ def _small(kind: ArrayKind, name: str, given: Any) -> tuple[Any, bool]:
     return (floats(name, given), False) if there is None else (there, True)
 
 
-def _kv_lengths(given: Any, sizes: Geometry) -> NDArray[np.int32]:
-    lengths = whole_numbers("kv_lengths", given)
-    if lengths.shape != (sizes.batch,):
+def _kv_lengths(kind: ArrayKind, given: Any, sizes: Geometry) -> Any:
+    there = numbers_there(kind, given)
+    lengths = whole_numbers("kv_lengths", given) if there is None else there
+    if tuple(lengths.shape) != (sizes.batch,):
         raise InvalidValueError(
-            f"kv_lengths: expected shape {(sizes.batch,)} (batch,), got {lengths.shape}"
+            f"kv_lengths: expected shape {(sizes.batch,)} (batch,), got {tuple(lengths.shape)}"
         )
+    if there is not None:
+        return there.clamp(0, sizes.key_length)
     if ((lengths < 0) | (lengths > sizes.key_length)).any():
         raise InvalidValueError(
             f"kv_lengths: expected 0 to {sizes.key_length}, the keys that there are, got {lengths}"

@@ -68,6 +68,10 @@ def no_keys(kind: ArrayKind, call: Call, out: Any, lse: Any) -> None:
     lse[...] = -math.inf
     if call.options.sinks is None:
         return
+    if not isinstance(call.options.sinks, np.ndarray):  # on a GPU, for which nobody waits
+        sinks = call.options.sinks
+        lse[...] = sinks[0] if len(kind.shape(lse)) < 3 else sinks[:, None]
+        return
     sinks = call.options.sinks.tolist()
     if len(kind.shape(lse)) < 3:
         lse[...] = sinks[0]
@@ -79,9 +83,16 @@ def no_keys(kind: ArrayKind, call: Call, out: Any, lse: Any) -> None:
 def no_queries(call: Call, out: Any, lse: Any) -> None:
     """Zeros, and minus infinity as log-sum-exp, in rows (batch, heads, rows) beyond the queries of a batch
     element, which kernels leave alone."""
-    if call.ragged is None:
+    if call.ragged is None or call.all_queries:
         return
     queries = call.ragged[:, RAGGED_FIELDS.index("queries")]
+    if not isinstance(queries, np.ndarray):  # on a GPU, for which nobody waits
+        rows = queries.new_ones(call.sizes.query_length).cumsum(0)
+        beyond = rows[None] > queries[:, None]
+        out.masked_fill_(beyond[:, None, :, None], 0.0)
+        if lse is not None:
+            lse.masked_fill_(beyond[:, None], -math.inf)
+        return
     for b in np.flatnonzero(queries < call.sizes.query_length).tolist():
         out[b, :, int(queries[b]) :] = 0.0
         if lse is not None:

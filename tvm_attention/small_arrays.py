@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tvm_attention.arrays import NumPyArrays, kind_of, torch_cuda_kind
+from tvm_attention.arrays import ArrayKind, NumPyArrays, TorchCudaTensors, kind_of, torch_cuda_kind
 from tvm_attention.errors import InvalidTypeError
 
 _MOST_COMPARED = 1 << 12  # bytes
@@ -66,6 +66,12 @@ def whole_numbers(name: str, given: Any) -> NDArray[Any]:
             f"{name}: expected whole numbers, got {numbers.dtype}; convert them to int32"
         )
     return numbers
+
+
+def numbers_there(kind: ArrayKind, given: Any) -> Any:
+    """An int32 tensor of whole numbers that are on the query's GPU; None for what is on the processor. Nobody
+    waits for the GPU to look at them."""
+    return kind.whole_numbers(given) if isinstance(kind, TorchCudaTensors) else None
 
 
 def _numbers(name: str, given: Any) -> NDArray[Any]:

@@ -17,9 +17,10 @@ from tvm_attention.loading import load
 from tvm_attention.operands import check_flag, geometry, opened_inputs
 from tvm_attention.options import opened_options
 from tvm_attention.outputs import no_keys, opened_out
-from tvm_attention.small_arrays import whole_numbers
+from tvm_attention.small_arrays import numbers_there, whole_numbers
 
 _Inputs = tuple[Any, Any, Any]
+_Most = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +45,8 @@ def attention_varlen(
     alibi_slopes: Any = None,
     sinks: Any = None,
     scale: float | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
     return_lse: bool = False,
     out: Any = None,
 ) -> Any:
@@ -53,9 +56,13 @@ def attention_varlen(
     NumPy arrays, torch tensors or anything with DLPack, on the processor or a GPU; any strides, read in
     place while the last axis is dense. Hq may be a multiple of Hkv. Rows ``cu_seqlens_q[n]`` up to before
     ``cu_seqlens_q[n + 1]`` of the query are those of sequence n, and likewise ``cu_seqlens_k`` for key and
-    value: each one number longer than there are sequences, from 0 to Tq and to Tk. (Offsets on a GPU have
-    to be waited for: the grids of its kernels follow from them.) A sequence may have no queries, no keys
-    or neither; where it has no keys, its queries give zeros.
+    value: each one number longer than there are sequences, from 0 to Tq and to Tk. A sequence may have no
+    queries, no keys or neither; where it has no keys, its queries give zeros.
+
+    Offsets that are torch tensors on the query's GPU are read there: nobody waits for them nor looks whether
+    they fit, and rows of sequences beyond Tq or Tk are left out. ``max_seqlen_q`` and ``max_seqlen_k``, the
+    longest sequences, then keep the grids of kernels small (default Tq and Tk); queries beyond the former
+    are not computed. Other offsets say it themselves.
 
     Within a sequence the options mean what they mean to ``attention``: causal="bottom_right" lets its
     last query see its last key, whatever the two lengths; ``alibi_slopes`` is (Hq,) or (sequences, Hq).
@@ -69,7 +76,7 @@ def attention_varlen(
     check_flag("return_lse", return_lse)
     packed = _opened(
         query, key, value, cu_seqlens_q, cu_seqlens_k, causal=causal, window=window, softcap=softcap,
-        alibi_slopes=alibi_slopes, sinks=sinks, scale=scale,
+        alibi_slopes=alibi_slopes, sinks=sinks, scale=scale, most=(max_seqlen_q, max_seqlen_k),
     )  # fmt: skip
     kind, first = packed.kind, packed.inputs[0]
     rows, heads, _ = kind.shape(first)
@@ -82,8 +89,9 @@ def attention_varlen(
 
 
 def _opened(
-    query: Any, key: Any, value: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, **options: Any
-) -> _Packed:
+    query: Any, key: Any, value: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, *, most: _Most,
+    **options: Any,
+) -> _Packed:  # fmt: skip
     kind = call_kind(query)
     inputs = opened_inputs(kind, query, key, value)
     for name, array in zip(("query", "key", "value"), inputs, strict=True):
@@ -93,24 +101,8 @@ def _opened(
             )
     (tq, hq, e), (tk, hk, ek), (tv, hv, ev) = (kind.shape(x) for x in inputs)
     packed = geometry((1, hq, tq, e), (1, hk, tk, ek), (1, hv, tv, ev), enable_gqa=True)
-    starts, ends = _offsets("cu_seqlens_q", cu_seqlens_q, tq, "query")
-    key_starts, key_ends = _offsets("cu_seqlens_k", cu_seqlens_k, tk, "key")
-    if len(starts) != len(key_starts):
-        raise InvalidValueError(
-            f"cu_seqlens_q and cu_seqlens_k: expected offsets of as many sequences each, got "
-            f"{len(starts)} and {len(key_starts)}"
-        )
-    fields = {
-        "query_start": starts, "queries": ends - starts,
-        "key_start": key_starts, "keys": key_ends - key_starts,
-    }  # fmt: skip
-    ragged = np.stack([fields[name] for name in RAGGED_FIELDS], axis=1).astype(np.int32)
-    sizes = replace(
-        packed,
-        batch=len(starts),
-        query_length=int(fields["queries"].max(initial=0)),
-        key_length=int(fields["keys"].max(initial=0)),
-    )
+    ragged, longest = _sequences(kind, inputs[0], (cu_seqlens_q, cu_seqlens_k), (tq, tk), most)
+    sizes = replace(packed, batch=len(ragged), query_length=longest[0], key_length=longest[1])
     dtype = kind.dtype(inputs[0])
     checked = opened_options(kind, sizes, query_dtype=dtype, **options)
     first, second, third = (
@@ -120,16 +112,66 @@ def _opened(
     return _Packed(kind, (first, second, third), call)
 
 
-def _offsets(
-    name: str, given: Any, rows: int, tensor: str
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First and one past the last row of each sequence."""
-    offsets = whole_numbers(name, given)
-    if offsets.ndim != 1 or offsets.size < 1:
+def _sequences(
+    kind: Any, query: Any, offsets: tuple[Any, Any], rows: tuple[int, int], most: _Most
+) -> tuple[Any, tuple[int, int]]:
+    """``Call.ragged`` of packed sequences; rows that none has more of, of the query and of the key."""
+    for name, number in zip(("max_seqlen_q", "max_seqlen_k"), most, strict=True):
+        if number is not None and (
+            isinstance(number, bool) or not isinstance(number, int) or number < 0
+        ):
+            raise InvalidValueError(f"{name}: expected a whole number or None, got {number!r}")
+    names = ("cu_seqlens_q", "cu_seqlens_k")
+    there = [numbers_there(kind, x) for x in offsets]
+    if all(x is None for x in there):
+        parts = zip(names, offsets, rows, ("query", "key"), strict=True)
+        edges = [_offsets(*part) for part in parts]
+        longest = [int((x[1:] - x[:-1]).max(initial=0)) for x in edges]
+    else:
+        edges = [
+            kind.uploaded(whole_numbers(n, x).astype(np.int32), query) if y is None else y
+            for n, x, y in zip(names, offsets, there, strict=True)
+        ]
+        for name, edge in zip(names, edges, strict=True):
+            _check_axes(name, edge)
+        edges = [x.clamp(0, n) for x, n in zip(edges, rows, strict=True)]
+        longest = [n if m is None else min(m, n) for n, m in zip(rows, most, strict=True)]
+    counts = [len(x) - 1 for x in edges]
+    if counts[0] != counts[1]:
+        raise InvalidValueError(
+            f"cu_seqlens_q and cu_seqlens_k: expected offsets of as many sequences each, got "
+            f"{counts[0]} and {counts[1]}"
+        )
+    return _ragged(edges, longest[0]), (longest[0], longest[1])
+
+
+def _ragged(edges: list[Any], most_queries: int) -> Any:
+    """(sequences, 4), of NumPy arrays or tensors of offsets."""
+    (first, last), (key_first, key_last) = ((x[:-1], x[1:]) for x in edges)
+    fields = {
+        "query_start": first, "queries": (last - first).clip(0, most_queries),
+        "key_start": key_first, "keys": (key_last - key_first).clip(0),
+    }  # fmt: skip
+    if isinstance(first, np.ndarray):
+        return np.stack([fields[name] for name in RAGGED_FIELDS], axis=1).astype(np.int32)
+    made = first.new_empty((len(first), len(RAGGED_FIELDS)))
+    for n, name in enumerate(RAGGED_FIELDS):
+        made[:, n] = fields[name]
+    return made
+
+
+def _check_axes(name: str, offsets: Any) -> None:
+    if offsets.ndim != 1 or len(offsets) < 1:
         raise InvalidValueError(
             f"{name}: expected shape (sequences + 1,), the first row of each sequence and the number "
-            f"of all rows, got shape {offsets.shape}"
+            f"of all rows, got shape {tuple(offsets.shape)}"
         )
+
+
+def _offsets(name: str, given: Any, rows: int, tensor: str) -> NDArray[np.int64]:
+    """Offsets on the processor, checked."""
+    offsets = whole_numbers(name, given)
+    _check_axes(name, offsets)
     offsets = offsets.astype(np.int64)
     if offsets[0] != 0:
         raise InvalidValueError(
@@ -146,7 +188,7 @@ def _offsets(
         raise InvalidValueError(
             f"{name}: expected {rows} last, the rows of {tensor}, got {offsets[-1]}"
         )
-    return offsets[:-1], offsets[1:]
+    return offsets
 
 
 def _compute(packed: _Packed, out: Any, lse: Any) -> None:

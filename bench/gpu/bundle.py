@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tvm_attention.target import named_target
 from tvm_attention.workload import AttentionWorkload
 
 _BUILD_SECONDS = 300.0
+_CANDIDATES = "candidates"  # the file of their names
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,21 @@ class Bundle:
             pool.stop()
             pool.join()
         return failures
+
+    def keep(self, candidates: Mapping[str, Sequence[Candidate]]) -> None:
+        """Write down which candidates were built for workloads, by their names."""
+        plain = {
+            n: [[c.variant, dict(c.decisions)] for c in some] for n, some in candidates.items()
+        }
+        (self.folder / _CANDIDATES).write_text(json.dumps(plain), encoding="utf-8")
+
+    def kept(self) -> dict[str, tuple[Candidate, ...]]:
+        """What :meth:`keep` wrote; nothing where it did not."""
+        try:
+            plain = json.loads((self.folder / _CANDIDATES).read_text(encoding="utf-8"))
+        except OSError:
+            return {}
+        return {n: tuple(Candidate.of(*one) for one in some) for n, some in plain.items()}
 
     def read(self, build: Build) -> tuple[DeviceCode, bytes]:
         """A kernel's code and cubin. Raises KernelBuildError for one that is not there."""

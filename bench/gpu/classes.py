@@ -57,10 +57,19 @@ class Search:
         return [*found, *with_fallback(found[0])[1:]]
 
 
-def searches(arch: str, candidates: int, chosen: Mapping[str, AttentionWorkload]) -> list[Search]:
-    """For each workload the default schedule and the best of the model: so many that may be drawn."""
+def searches(
+    arch: str,
+    candidates: int,
+    chosen: Mapping[str, AttentionWorkload],
+    kept: Mapping[str, tuple[Candidate, ...]],
+) -> list[Search]:
+    """For each workload the default schedule and the best of the model: so many that may be drawn. Those of
+    ``kept`` are known: another Python may draw others."""
     target, found = named_target(f"cuda-{arch}"), []
     for name, workload in chosen.items():
+        if name in kept:
+            found.append(Search(name, workload, kept[name]))
+            continue
         default = cuda.default_candidate(workload, cuda.machine_parameters(target))
         others = [c for c in ranked(workload, target, candidates) if c != default]
         found.append(Search(name, workload, (default, *others[: candidates - 1])))

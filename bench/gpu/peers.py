@@ -20,6 +20,8 @@ BACKENDS = {
     "math": "MATH",
 }
 
+COMPILED = ("flex", "triton")  # with their first call
+
 
 def peers() -> Mapping[str, Prepare]:
     """How each makes a call that returns its result, of (batch, heads, rows, dim) tensors; it raises for

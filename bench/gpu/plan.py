@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from bench.gpu.bundle import Build, Bundle
 from bench.gpu.cases import Case, cases
 from bench.gpu.classes import Search, searches, workloads
 from bench.gpu.journal import Journal
-from bench.gpu.peers import peers
+from bench.gpu.peers import COMPILED, peers
 from bench.gpu.place import Place
 from tvm_attention.schedules import Candidate
 from tvm_attention.workload import AttentionWorkload
@@ -28,12 +28,14 @@ class Plan:
     """What a run on an architecture does. ``only`` limits cases and workloads to names that hold one of them.
 
     For rehearsals ``small`` divides the lengths of the timed workloads, and few lengths are checked.
+    ``kept``: candidates that were built for workloads, by their names.
     """
 
     arch: str
     candidates: int
     only: tuple[str, ...] = ()
     small: int = 1
+    kept: Mapping[str, tuple[Candidate, ...]] = field(default_factory=dict)
 
     @cached_property
     def cases(self) -> list[Case]:
@@ -44,7 +46,7 @@ class Plan:
     @cached_property
     def searches(self) -> list[Search]:
         chosen = {n: _shorter(w, self.small) for n, w in workloads().items() if self._is_chosen(n)}
-        return searches(self.arch, self.candidates, chosen)
+        return searches(self.arch, self.candidates, chosen, self.kept)
 
     def _is_chosen(self, name: str) -> bool:
         return not self.only or any(part in name for part in self.only)
@@ -100,16 +102,20 @@ class Run:
 
     def _timing(self, unavailable: tuple[str, ...]) -> None:
         chosen = {n: p for n, p in peers().items() if n not in unavailable}
-        for search in self.plan.searches:
-            if time.monotonic() > self._deadline:
-                break
-            contenders = {timing.OURS: self._winner(search)}
-            if contenders[timing.OURS] != search.candidates[0]:
-                contenders[timing.DEFAULT] = search.candidates[0]
-            self._unit(
-                "timing", search.name,
-                lambda s=search, c=contenders: timing.compare(*self._given, s.workload, c, chosen),
-            )  # fmt: skip
+        slow = {n: chosen.pop(n) for n in COMPILED if n in chosen}
+        for part, others in ((timing.PART, chosen), (timing.COMPILED, slow)):
+            for search in self.plan.searches:
+                if time.monotonic() > self._deadline:
+                    return
+                contenders = {timing.OURS: self._winner(search)}
+                if contenders[timing.OURS] != search.candidates[0] and part == timing.PART:
+                    contenders[timing.DEFAULT] = search.candidates[0]
+                self._unit(
+                    part, search.name,
+                    lambda s=search, c=contenders, o=others: timing.compare(
+                        *self._given, s.workload, c, o
+                    ),
+                )  # fmt: skip
 
     def _winner(self, search: Search) -> Candidate:
         found = self.journal.done(tuning.CONFIRMED).get(search.name)

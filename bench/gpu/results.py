@@ -13,7 +13,7 @@ from bench import machine
 from bench.gpu.classes import Search
 from bench.gpu.journal import Journal, Values
 from bench.gpu.place import Place
-from bench.gpu.timing import OURS
+from bench.gpu.timing import COMPILED, OURS, PART
 from bench.gpu.tuning import CONFIRMED
 from bench.results import write
 from tvm_attention.database import TuningRecord, merge_into_log
@@ -21,7 +21,7 @@ from tvm_attention.digest import CUDA_EXPRESSION_DIGEST
 from tvm_attention.target import named_target
 from tvm_attention.workload import AttentionWorkload
 
-PARTS = ("correctness", "tuning", "confirmed", "timing")
+PARTS = ("correctness", "tuning", "confirmed", PART)
 
 
 def write_records(place: Place, journal: Journal, searches: list[Search], folder: Path) -> Path:
@@ -64,6 +64,9 @@ def _version(package: str) -> str:
 def gathered(place: Place, journal: Journal) -> dict[str, Any]:
     """Everything in the journal by part, and the figures."""
     parts = {p: {"done": journal.done(p), "failed": journal.failed(p)} for p in PARTS}
+    parts[PART]["done"] = timed(journal)
+    late = journal.failed(COMPILED)
+    parts[PART]["failed"] |= {f"{n}, compiled peers": v for n, v in late.items()}
     return {
         "device": {"name": place.name, "arch": place.arch},
         "library": machine.library(),
@@ -71,8 +74,20 @@ def gathered(place: Place, journal: Journal) -> dict[str, Any]:
         "expression": CUDA_EXPRESSION_DIGEST,
         "date": datetime.date.today().isoformat(),
         "parts": parts,
-        "figures": figures(journal.done("timing")),
+        "figures": figures(parts[PART]["done"]),
     }
+
+
+def timed(journal: Journal) -> dict[str, Values]:
+    """What was timed, with the peers of a workload's second part beside those of its first."""
+    found = journal.done(PART)
+    for name, late in journal.done(COMPILED).items():
+        if name in found:
+            first = found[name]
+            others = {n: c for n, c in late["contenders"].items() if n != OURS}
+            first["contenders"] |= others
+            first["refused"] |= late["refused"]
+    return found
 
 
 def figures(timing: Mapping[str, Values]) -> dict[str, Any]:

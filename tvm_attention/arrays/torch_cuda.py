@@ -32,9 +32,22 @@ class TorchCudaTensors(TorchTensors):
     def floats(self, array: Any) -> Any:
         """A dense float32 tensor of a tensor on the query's GPU: itself, if it is one; None for anything
         else. What it holds is not looked at: nobody waits for the GPU."""
-        if not isinstance(array, self._torch.Tensor) or array.device != self._place:
+        return array.detach().float().contiguous() if self._is_there(array) else None
+
+    def whole_numbers(self, array: Any) -> Any:
+        """The same of whole numbers, as int32; None for anything but a tensor of such there."""
+        if not self._is_there(array) or array.dtype not in _whole(self._torch):
             return None
-        return array.detach().float().contiguous()
+        return array.detach().to(self._torch.int32).contiguous()
+
+    def units(self, rows: int, start: int, columns: int, like: Any) -> Any:
+        """(rows, columns) of like's dtype, on its GPU: ones at (``start`` + n, n), zeros elsewhere."""
+        made = like.new_zeros((rows, columns))
+        made[start : start + columns].fill_diagonal_(1.0)
+        return made
+
+    def _is_there(self, array: Any) -> bool:
+        return isinstance(array, self._torch.Tensor) and array.device == self._place
 
     @property
     def int8(self) -> Any:
@@ -63,6 +76,10 @@ class TorchCudaTensors(TorchTensors):
 
     def _conversion(self) -> str:
         return f".to({str(self._place)!r})"
+
+
+def _whole(torch: Any) -> tuple[Any, ...]:
+    return (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 
 
 def torch_cuda_kind(query: Any) -> TorchCudaTensors | None:

@@ -94,7 +94,10 @@ class Boards:
     def provenance(self, hardware: HardwareTarget, trials: int) -> Provenance:
         part = self._asked()[1]
         on = part.hardware.model or part.hardware.name
-        return Provenance(kind="measured", on=on, trials=trials, **part.origin)
+        made = Provenance(kind="measured", on=on, trials=trials)
+        if part.cores:
+            made["cpus"], made["cores"] = part.cpus, part.cores
+        return made
 
     def _asked(self) -> tuple[Where, Part]:
         if self._found is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from tvm_attention.boards.description import BoardDescription
 from tvm_attention.boards.gpu_description import GpuDescription
@@ -23,7 +22,8 @@ ANY_GPU = "cuda"  # the target that is whatever GPU is there
 class Part:
     """hardware: what it is. target: the same, cut down to what is tuned for. memory: free bytes of each
     memory that has to hold a workload. threads: of a measurement. build: makes a candidate's bytes, in child
-    processes. launch: what runs parallel loops there, None for a GPU. origin: what records say of it."""
+    processes. launch: what runs parallel loops there, None for a GPU. cpus, cores: which processors measure
+    and of what kinds, as records say it."""
 
     hardware: HardwareTarget
     target: HardwareTarget
@@ -31,7 +31,8 @@ class Part:
     threads: int
     build: Callable[..., bytes]
     launch: bytes | None = None
-    origin: dict[str, Any] = field(default_factory=dict)
+    cpus: str = ""
+    cores: dict[str, int] = field(default_factory=dict)
 
     @property
     def on_gpu(self) -> bool:
@@ -50,7 +51,7 @@ def processor_part(
     target = found.hardware if name is None else board_target(found, name, address)
     return Part(
         found.hardware, target, (found.memory,), target.cores, partial(kernel_library, toolchain=tools),
-        launch_library(target, tools), {"cpus": found.cpus, "cores": found.cores},
+        launch_library(target, tools), found.cpus, found.cores,
     )  # fmt: skip
 
 

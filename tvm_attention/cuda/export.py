@@ -7,18 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from tvm_attention.cuda.building import device_code, whole_source
-from tvm_attention.cuda.compilers import compiler
-from tvm_attention.cuda.export_table import Exported, serves_in_c, table_source
+from tvm_attention.cuda.compilers import Compiler, compiler
+from tvm_attention.cuda.export_table import Exported, table_source
 from tvm_attention.cuda.launching import WORKSPACE, grid_formulas, parameter_kinds
 from tvm_attention.cuda.machine_code import MachineCode
 from tvm_attention.device_code import DeviceCode
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.runtime import select
 from tvm_attention.schedules import Candidate
+from tvm_attention.schedules.cuda_space import without_vectors
 from tvm_attention.target import HardwareTarget, named_target
 from tvm_attention.workload import AttentionWorkload
 
@@ -44,7 +46,8 @@ def export_cuda(
 ) -> tuple[ExportedCode, ...]:
     """Write a kernel of every workload for every target ("cuda-sm_87") into ``folder``/cuda: NAME.cubin,
     NAME.ptx (which newer GPUs run, too), NAME.cu, and manifest.json, which says how each is launched; and
-    the C sources that launch them (tvm_attention_cuda.h).
+    the C sources that launch them (tvm_attention_cuda.h). NAME_plain is the same without vectors, for
+    strides and addresses that suit none.
 
     Needs no GPU. Raises InvalidValueError or UnsupportedError for what cannot be exported,
     KernelBuildError where something cannot be built, a compiler is missing for instance.
@@ -58,22 +61,18 @@ def export_cuda(
     written: list[ExportedCode] = []
     entries: list[dict[str, Any]] = []
     called: list[Exported] = []
-    for workload in workloads:
-        for target in hardware:
-            source = select(workload, target)
-            if progress is not None:
-                progress(f"{target.name}: {source}")
-            code = device_code(workload, target, source.candidate)
-            text = whole_source(code)
-            made = chosen.machine_code(text, target.arch)
-            name = f"attention{len(written)}_{target.arch}"
-            (own / f"{name}.cu").write_text(text, encoding="utf-8")
-            (own / f"{name}.cubin").write_bytes(made.cubin)
-            (own / f"{name}.ptx").write_text(chosen.ptx(text, target.arch), encoding="utf-8")
-            kernel = ExportedCode(name, workload, target, source.candidate)
+    for number, (workload, target) in enumerate(product(workloads, hardware)):
+        source = select(workload, target)
+        if progress is not None:
+            progress(f"{target.name}: {source}")
+        plain = without_vectors(source.candidate)
+        for candidate, ending in {source.candidate: "", plain: "_plain"}.items():
+            name = f"attention{number}_{target.arch}{ending}"
+            code = device_code(workload, target, candidate)
+            made = _write_kernel(own / name, workload, target, code, chosen)
+            kernel = ExportedCode(name, workload, target, candidate)
             written.append(kernel)
-            if serves_in_c(workload):
-                called.append((name, workload, target, source.candidate, code))
+            called.append((name, workload, target, candidate, code))
             entries.append(_entry(kernel, code, made))
     manifest = {
         "schema": _SCHEMA,
@@ -87,13 +86,31 @@ def export_cuda(
     return tuple(written)
 
 
+def _write_kernel(
+    path: Path,
+    workload: AttentionWorkload,
+    target: HardwareTarget,
+    code: DeviceCode,
+    made_by: Compiler,
+) -> MachineCode:
+    """A kernel's files; of one with lengths, with what C programs have those filled in by."""
+    text = whole_source(code)
+    if workload.ragged:
+        text += files("tvm_attention.cuda").joinpath("lengths.cuh").read_text("utf-8")
+    made = made_by.machine_code(text, target.arch)
+    path.with_suffix(".cu").write_text(text, encoding="utf-8")
+    path.with_suffix(".cubin").write_bytes(made.cubin)
+    path.with_suffix(".ptx").write_text(made_by.ptx(text, target.arch), encoding="utf-8")
+    return made
+
+
 def _write_c(folder: Path, kernels: Sequence[Exported]) -> None:
     """The sources of the C entry points, and the table of the kernels that they serve."""
     runtime = files("tvm_attention.cuda") / "runtime"
     shared = files("tvm_attention.export") / "runtime" / "tvm_attention.h"
-    for source in (runtime / "tvm_attention_cuda.h", runtime / "tvm_attention_cuda.c", shared):
+    for source in (*runtime.iterdir(), shared):
         (folder / source.name).write_text(source.read_text("utf-8"), encoding="utf-8")
-    table = table_source(kernels) if kernels else ""
+    table = table_source(kernels)
     (folder / "tvm_attention_cuda_kernels.c").write_text(table, encoding="utf-8")
 
 

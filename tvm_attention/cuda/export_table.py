@@ -15,11 +15,12 @@ from tvm_attention.workload import MEDIUM_KEYS, SHORT_KEYS, AttentionWorkload
 
 # In the order of fill_values in runtime/tvm_attention_cuda.c: addresses, whole numbers, floats, strides.
 SLOTS = (
-    *TENSORS, WORKSPACE, "mask", "slopes", "sinks", "key_scale", "value_scale", "lse",
-    *(n for n in SCALARS if n != "scale_log2"), "window_left", "window_right",
+    *TENSORS, WORKSPACE, "mask", "slopes", "sinks", "ragged", "table", "key_scale", "value_scale", "lse",
+    *(n for n in SCALARS if n != "scale_log2"), "window_left", "window_right", "page_shift",
     "scale_log2", "softcap_log2",
     *(f"{t}_{a}_stride" for t in (*TENSORS, "key_scale", "value_scale") for a in STRIDES),
     *(f"mask_{a}_stride" for a in (*STRIDES, "column")), "lse_batch_stride", "lse_head_stride",
+    "table_batch_stride", "key_page_stride", "value_page_stride",
 )  # fmt: skip
 _DTYPES = {None: 0, "float32": 1, "float16": 2, "bfloat16": 3, "bool": 4, "int8": 5}
 _LENGTHS = {"short": SHORT_KEYS, "medium": MEDIUM_KEYS}
@@ -38,12 +39,6 @@ def table_source(kernels: Sequence[Exported]) -> str:
     lines += [f"  {{{_fields(*kernel)}}}," for kernel in kernels]
     lines += ["};", f"const int tva_cuda_number_of_kernels = {len(kernels)};"]
     return "\n".join(lines) + "\n"
-
-
-def serves_in_c(w: AttentionWorkload) -> bool:
-    """Whether the C runtime can call a kernel of the workload: it has no lengths of batch elements and no
-    pages."""
-    return not (w.ragged or w.paged)
 
 
 def _fields(
@@ -67,6 +62,8 @@ def _fields(
         "alibi": int(w.alibi),
         "sinks": int(w.sinks),
         "lse": int(w.output == "attention_and_lse"),
+        "ragged": int(w.ragged),
+        "paged": int(w.paged),
         "query_block": sizes.query_block,
         "key_block": sizes.key_block,
         "part": part,

@@ -157,7 +157,8 @@ class KVCache:
             return result
         tensors = self._tensors
         scales = scales_of(tensors.key_scale, tensors.value_scale)
-        stored = Stored(tensors.key, tensors.value, self._lengths, scales=scales)
+        longest = int(self._lengths.max(initial=0))
+        stored = Stored(tensors.key, tensors.value, self._lengths, longest, scales=scales)
         return attend_stored(
             query, stored, query_lengths=query_lengths, mask=mask, causal=causal, window=window,
             softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks, scale=scale, layout=layout,

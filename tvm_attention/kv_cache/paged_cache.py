@@ -169,7 +169,8 @@ class PagedKVCache:
         if isinstance(tensors.kind, TorchCudaTensors) and tensors.key_scale is not None:
             pages_of = tensors.kind.uploaded(table, tensors.key_scale)
         scales = (_gathered(s, pages_of) for s in (tensors.key_scale, tensors.value_scale))
-        return Stored(key, value, lengths, pages, scales_of(*scales))
+        longest = int(lengths.max(initial=0))
+        return Stored(key, value, lengths, longest, pages, scales_of(*scales))
 
     def _known(self, sequences: Sequence[int]) -> list[int]:
         numbers = whole_numbers("sequences", sequences)

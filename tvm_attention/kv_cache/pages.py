@@ -31,7 +31,14 @@ def checked_table(table: NDArray[Any], lengths: _Table, page_size: int, pages: i
     return np.where(used, table, 0).astype(np.int64)
 
 
-def opened_pages(kind: ArrayKind, key: Any, value: Any, table: _Table) -> tuple[Any, Any, Pages]:
+def table_there(table: Any, lengths: Any, page_size: int, pages: int) -> Any:
+    """The same of tensors on a GPU, for which nobody waits: numbers of no page become such of one."""
+    entries = table.new_ones(table.shape[1]).cumsum(0) - 1
+    used = entries * page_size < lengths[:, None]
+    return table.clamp(0, pages - 1) * used
+
+
+def opened_pages(kind: ArrayKind, key: Any, value: Any, table: Any) -> tuple[Any, Any, Pages]:
     """Keys and values (pages, kv heads, rows, dim), copied unless a kernel can read them in place, and
     their pages in units that it can: of the largest power of two of keys that divides a page's."""
     page_size = kind.shape(key)[2]
@@ -44,16 +51,27 @@ def opened_pages(kind: ArrayKind, key: Any, value: Any, table: _Table) -> tuple[
         arrays = [kind.dense(x) for x in arrays]
         steps = [_steps(kind, x, part) for x in arrays]
     page, within = _ratio(*steps[0])
-    numbers = table[..., None] * page + np.arange(page_size // part) * within
-    numbers = numbers.reshape(len(table), table.shape[1] * (page_size // part))
-    if np.abs(numbers).max(initial=0) > 2**31 - 1:
+    parts, count = page_size // part, kind.shape(key)[0]
+    most = (count - 1) * abs(page) + (parts - 1) * abs(within)
+    if most > 2**31 - 1:
         raise UnsupportedError(
             f"pages: expected at most 2**31 parts of {part} keys, into which pages of {page_size} are "
-            f"divided, got {numbers.max()}; use a page size that is a power of two"
+            f"divided, got {most}; use a page size that is a power of two"
         )
     strides = [math.gcd(*step) or 1 for step in steps]
-    units = np.ascontiguousarray(numbers, np.int32)
+    units = _units(table, page, within, parts)
     return arrays[0], arrays[1], Pages(units, part.bit_length() - 1, *strides)
+
+
+def _units(table: Any, page: int, within: int, parts: int) -> Any:
+    """The table in parts of pages, int32."""
+    here = isinstance(table, np.ndarray)
+    each = np.arange(parts) if here else table.new_ones(parts).cumsum(0) - 1
+    numbers = table[..., None] * page + each * within
+    numbers = numbers.reshape(len(table), table.shape[1] * parts)
+    if here:
+        return np.ascontiguousarray(numbers, np.int32)
+    return numbers.to(table.dtype).contiguous()
 
 
 def _steps(kind: ArrayKind, pages: Any, part: int) -> tuple[int, int]:

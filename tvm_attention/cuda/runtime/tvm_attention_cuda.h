@@ -1,6 +1,5 @@
-/* Attention kernels for NVIDIA GPUs, exported by tvm_attention. Compile tvm_attention_cuda.c and
- * tvm_attention_cuda_kernels.c into a program and link it with -ldl: the driver is found at run time, and no
- * toolkit is needed.
+/* Attention kernels for NVIDIA GPUs, exported by tvm_attention. Compile this folder's C files into a program and
+ * link it with -ldl -lm: the driver is found at run time, and no toolkit is needed.
  *
  *   tva_cuda *gpu;
  *   tva_cuda_open(0, "archive/cuda", &gpu);           the folder with the kernels' files
@@ -8,11 +7,12 @@
  *   tva_cuda_prepare(gpu, &problem, &call);           picks a kernel and puts it on the GPU
  *   tva_cuda_run(&call, &arrays, workspace, bytes, stream);         starts it; waits for nothing
  *
- * Problems, arrays and statuses are those of tvm_attention.h; addresses are of the GPU's memory, in its primary
- * context, which the CUDA runtime uses. Of a problem, threads, launch and target are not looked at;
- * has_kv_lengths is not served. A GPU of another compute capability than a kernel's gets its PTX, which
- * the driver compiles, if it is newer. One thread at a time may use a tva_cuda for opening, preparing and
- * closing; calls run from any thread.
+ * Problems, arrays and statuses are those of tvm_attention.h; all addresses are of the GPU's memory, in its primary
+ * context, which the CUDA runtime uses: lengths, sequences and page tables, too, whose numbers are therefore not
+ * looked at but for kv_lengths, which are cut to key_length. Of a problem, threads, launch and target are not looked
+ * at; extents of 0 are refused. A GPU of another compute capability than a kernel's gets its PTX, which the driver
+ * compiles, if it is newer. One thread at a time may use a tva_cuda for opening, preparing and closing; calls run
+ * from any thread.
  */
 #ifndef TVM_ATTENTION_CUDA_H
 #define TVM_ATTENTION_CUDA_H
@@ -31,7 +31,10 @@ typedef struct tva_cuda_call {
   tva_cuda *gpu;
   tva_problem problem; /* with its defaults filled in */
   int32_t splits;
-  void *functions[2];
+  void *functions[3];
+  /* What serves addresses that suit no vectors; null if the archive has nothing of the kind. */
+  const struct tva_cuda_kernel *plain;
+  void *plain_functions[3];
 } tva_cuda_call;
 
 /* Opens a GPU by its number. `folder` holds the files of the archive's kernels. */
@@ -63,7 +66,7 @@ typedef struct tva_cuda_kernel {
   int32_t head_dim, value_dim, dtype, kv_dtype, mask_dtype;
   int32_t lengths;    /* keys that it was tuned for at most: 256, 1024, or 0 for more */
   int32_t most_rows;  /* query rows a key-value head that it serves at most, 0 for any */
-  int32_t causal, windowed, softcap, alibi, sinks, lse;
+  int32_t causal, windowed, softcap, alibi, sinks, lse, ragged, paged;
   int32_t query_block, key_block, part; /* part: floats of a split; 0 where keys are not split */
   int32_t aligned;    /* elements that addresses and strides are multiples of */
   int32_t functions;
