@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import cuda_dlpack
 import numpy as np
 import torch
 from cuda_on_cpu import built, library
@@ -20,6 +21,7 @@ from torch.nn.attention import flex_attention
 
 from bench.gpu.place import as_torch
 from tvm_attention.arrays import TorchCudaTensors
+from tvm_attention.cuda import driver as driving
 from tvm_attention.cuda.driver import Driver
 from tvm_attention.cuda.machine_code import MachineCode, Resources
 
@@ -38,12 +40,23 @@ class StandIn:
     """A GPU of compute capability 8.7. Its streams are numbers, its clock the processor's."""
 
     name = "a stand-in"
+    dispatches = False
 
     def __init__(self) -> None:
         text = Path(__file__).with_name("cuda_driver.cc").read_text()
         self.driver = Driver(ctypes.CDLL(str(built(text, "driver"))))
         self.arch = self.driver.arch(DEVICE)
         self.current = self.streams = 1
+
+    def captured(self, call: Callable[[], object]) -> Callable[[], object]:
+        return call
+
+    def other(self, array: NDArray[Any]) -> Any:
+        return cuda_dlpack.Array(array.copy())
+
+    def host(self, array: Any) -> NDArray[Any]:
+        found: NDArray[Any] = array.held
+        return found
 
     def tensor(self, array: NDArray[Any]) -> Any:
         return as_torch(torch, array.copy(order="K")).as_subclass(OnGPU)
@@ -98,6 +111,8 @@ def place() -> StandIn:
             return made.current
 
     torch.cuda.current_stream = lambda device=None: Stream()
+    driving.driver = lambda: made.driver
+    torch.cuda.get_device_capability = lambda device: (8, 7)
     torch.cuda.is_current_stream_capturing = lambda: False
     TorchCudaTensors.uploaded = lambda self, n, like: torch.from_numpy(n).as_subclass(OnGPU)
     torch.compile = lambda function, **_: function

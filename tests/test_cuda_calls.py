@@ -150,7 +150,7 @@ def test_numbers_may_be_on_either_side(machine: Any) -> None:
 
 def test_softmax_rows_on_a_gpu(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer keys than columns at a time, more, and as many twice."""
-    monkeypatch.setattr(attend, "_UNITS", 32)
+    monkeypatch.setattr(attend, "UNITS", 32)
     for keys in (20, 70, 64):
         q, k, v = on_gpu(2, 4, 9, 32), on_gpu(2, 2, keys, 32), on_gpu(2, 2, keys, 32)
         options: dict[str, Any] = {
@@ -175,7 +175,7 @@ def test_softmax_rows_of_other_libraries_on_a_gpu_are_refused(library: Any) -> N
 
 
 def test_a_layer_on_a_gpu(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attend, "_UNITS", 32)
+    monkeypatch.setattr(attend, "UNITS", 32)
     weights = [torch.randn(64, 48) / 7 for _ in range(3)] + [torch.randn(48, 64) / 8]
     x = torch.randn(2, 9, 48)
     layers = [MultiHeadAttention(*map(to, weights), num_heads=2) for to in (there, here)]

@@ -21,7 +21,7 @@ from tvm_attention.database import read_log
 from tvm_attention.schedules import cuda
 
 ROOT = Path(__file__).resolve().parent.parent
-CHOSEN = ("float32 plain", "prefill-f16-64", "decode-f32-128")
+CHOSEN = ("float32 plain", "call ", "prefill-f16-64", "decode-f32-128")
 OPTIONS = ["--place", "gpu_stand_in", "--candidates", "2", "--small", "64", "--only", *CHOSEN]
 
 

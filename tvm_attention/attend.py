@@ -18,7 +18,7 @@ from tvm_attention.outputs import no_keys, no_queries, opened_out
 from tvm_attention.prepared import PreparedCall
 
 LAYOUTS = ("bhsd", "bshd")
-_UNITS = 256  # columns of weights at a time: one kernel serves all lengths
+UNITS = 256  # columns of weights at a time: one kernel serves all lengths
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,14 +125,14 @@ def softmax_rows(o: Opened, weights: Any) -> None:
             f"return_weights: expected torch tensors, or arrays on the processor, got {kind.name}"
         )
     query, key, _ = o.inputs
-    call = replace(o.call, sizes=replace(sizes, value_dim=_UNITS))
-    for start in range(0, sizes.key_length, _UNITS):
-        units = kind.units(sizes.key_length, start, _UNITS, key)
-        values = kind.expanded(units, (*kind.shape(key)[:-1], _UNITS))
+    call = replace(o.call, sizes=replace(sizes, value_dim=UNITS))
+    for start in range(0, sizes.key_length, UNITS):
+        units = kind.units(sizes.key_length, start, UNITS, key)
+        values = kind.expanded(units, (*kind.shape(key)[:-1], UNITS))
         part = replace(o, inputs=(query, key, values), call=call)
-        columns = weights[..., start : start + _UNITS]
-        whole = columns.shape[-1] == _UNITS
-        made = columns if whole else kind.empty((*columns.shape[:-1], _UNITS), query)
+        columns = weights[..., start : start + UNITS]
+        whole = columns.shape[-1] == UNITS
+        made = columns if whole else kind.empty((*columns.shape[:-1], UNITS), query)
         _compute(part, "attention", made)
         if not whole:
             columns.copy_(made[..., : columns.shape[-1]])

@@ -122,6 +122,7 @@ def _sequences(
         ):
             raise InvalidValueError(f"{name}: expected a whole number or None, got {number!r}")
     names = ("cu_seqlens_q", "cu_seqlens_k")
+    edges: list[Any]
     there = [numbers_there(kind, x) for x in offsets]
     if all(x is None for x in there):
         parts = zip(names, offsets, rows, ("query", "key"), strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +28,16 @@ class Place(Protocol):
     name: str
     arch: str
     driver: Driver
+    dispatches: bool  # whether torch knows where its tensors are
+
+    def captured(self, call: Callable[[], object]) -> Callable[[], object]:
+        """A call as a graph, which does the same again on the same memory."""
+
+    def other(self, array: NDArray[Any]) -> Any:
+        """An array of another library (CuPy) on the GPU; None where it is not there."""
+
+    def host(self, array: Any) -> NDArray[Any]:
+        """The inverse of :meth:`other`."""
 
     def tensor(self, array: NDArray[Any]) -> Any:
         """A torch tensor on the GPU with an array's elements (bfloat16 included) and strides."""
@@ -47,6 +58,8 @@ class Place(Protocol):
 class Gpu:
     """The first GPU that torch sees."""
 
+    dispatches = True
+
     def __init__(self) -> None:
         import torch
 
@@ -57,6 +70,22 @@ class Gpu:
         self.driver = driver()
         self.arch = self.driver.arch(0)
         self._flushed = torch.empty(_FLUSHED_BYTES, dtype=torch.int8, device="cuda")
+
+    def captured(self, call: Callable[[], object]) -> Callable[[], object]:
+        call()  # what is made with a first call is none of the graph's
+        self.synchronize()
+        graph = self._torch.cuda.CUDAGraph()
+        with self._torch.cuda.graph(graph):
+            call()
+        replay: Callable[[], object] = graph.replay
+        return replay
+
+    def other(self, array: NDArray[Any]) -> Any:
+        return import_module("cupy").asarray(array) if find_spec("cupy") else None
+
+    def host(self, array: Any) -> NDArray[Any]:
+        found: NDArray[Any] = array.get()
+        return found
 
     def tensor(self, array: NDArray[Any]) -> Any:
         return as_torch(self._torch, array).to("cuda")

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bench.gpu import correctness, results, timing, tuning
+from bench.gpu import calls, correctness, results, timing, tuning
 from bench.gpu.bundle import Build, Bundle
 from bench.gpu.cases import Case, cases
 from bench.gpu.classes import Search, searches, workloads
@@ -44,6 +44,10 @@ class Plan:
         return [replace(c, workloads=c.workloads[:few]) for c in chosen]
 
     @cached_property
+    def calls(self) -> list[str]:
+        return [name for name in calls.CALLS if self._is_chosen(name)]
+
+    @cached_property
     def searches(self) -> list[Search]:
         chosen = {n: _shorter(w, self.small) for n, w in workloads().items() if self._is_chosen(n)}
         return searches(self.arch, self.candidates, chosen, self.kept)
@@ -55,6 +59,8 @@ class Plan:
         """Every kernel of the run."""
         for case in self.cases:
             yield from case.builds(self.arch)
+        if self.calls:
+            yield from calls.builds(self.arch)
         for search in self.searches:
             yield from search.builds(self.arch)
 
@@ -73,6 +79,8 @@ class Run:
         """All parts, the safest first. Raises where the GPU itself has failed: a new process may go on."""
         self._deadline = time.monotonic() + self.seconds
         self._correctness()
+        for name in self.plan.calls:
+            self._unit("calls", name, lambda n=name: calls.check(*self._given, n))
         self._tuning()
         self._timing(unavailable)
 

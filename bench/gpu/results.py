@@ -21,7 +21,7 @@ from tvm_attention.digest import CUDA_EXPRESSION_DIGEST
 from tvm_attention.target import named_target
 from tvm_attention.workload import AttentionWorkload
 
-PARTS = ("correctness", "tuning", "confirmed", PART)
+PARTS = ("correctness", "calls", "tuning", "confirmed", PART)
 
 
 def write_records(place: Place, journal: Journal, searches: list[Search], folder: Path) -> Path:

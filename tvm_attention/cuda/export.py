@@ -100,7 +100,8 @@ def _write_kernel(
     made = made_by.machine_code(text, target.arch)
     path.with_suffix(".cu").write_text(text, encoding="utf-8")
     path.with_suffix(".cubin").write_bytes(made.cubin)
-    path.with_suffix(".ptx").write_text(made_by.ptx(text, target.arch), encoding="utf-8")
+    ptx = made.ptx or made_by.ptx(text, target.arch)
+    path.with_suffix(".ptx").write_text(ptx, encoding="utf-8")
     return made
 
 

@@ -21,11 +21,13 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class MachineCode:
-    """A cubin of one compute capability ("sm_87") and the resources of its functions by name."""
+    """A cubin of one compute capability ("sm_87"), the resources of its functions by name, and PTX, "" where
+    the compiler does not give it by the way."""
 
     arch: str
     cubin: bytes
     resources: dict[str, Resources]
+    ptx: str = ""
 
 
 def read_resources(report: str) -> dict[str, Resources]:

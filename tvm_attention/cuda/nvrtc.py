@@ -29,16 +29,16 @@ class Nvrtc:
 
     def machine_code(self, source: str, arch: str) -> MachineCode:
         """Machine code for a compute capability ("sm_87"). Raises KernelBuildError."""
-        cubin, log = self._compiled(source, arch, "nvrtcGetCUBIN")
-        return MachineCode(arch, cubin, read_resources(log))
+        (cubin, ptx), log = self._compiled(source, arch, "nvrtcGetCUBIN", "nvrtcGetPTX")
+        return MachineCode(arch, cubin, read_resources(log), _text(ptx))
 
     def ptx(self, source: str, arch: str) -> str:
         """Code that a driver compiles for the compute capability or any newer one."""
-        image, _ = self._compiled(source, arch.replace("sm_", "compute_"), "nvrtcGetPTX")
-        return image.rstrip(b"\0").decode()
+        (image,), _ = self._compiled(source, arch.replace("sm_", "compute_"), "nvrtcGetPTX")
+        return _text(image)
 
-    def _compiled(self, source: str, arch: str, getter: str) -> tuple[bytes, str]:
-        """(what the getter gives, the compiler's log)."""
+    def _compiled(self, source: str, arch: str, *getters: str) -> tuple[list[bytes], str]:
+        """(what the getters give, the compiler's log)."""
         nvrtc, program = self._library, ctypes.c_void_p()
         made = nvrtc.nvrtcCreateProgram(
             ctypes.byref(program), source.encode(), b"attention.cu", 0, None, None
@@ -53,7 +53,7 @@ class Nvrtc:
             log = self._bytes(program, "nvrtcGetProgramLog").rstrip(b"\0").decode(errors="replace")
             if failed:
                 raise KernelBuildError(f"{self.name} could not compile for {arch}: {log.strip()}")
-            return self._bytes(program, getter), log
+            return [self._bytes(program, getter) for getter in getters], log
         finally:
             nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
@@ -68,6 +68,10 @@ class Nvrtc:
         if status != 0:
             message = self._library.nvrtcGetErrorString(status).decode()
             raise KernelBuildError(f"NVRTC: {message}")
+
+
+def _text(image: bytes) -> str:
+    return image.rstrip(b"\0").decode()
 
 
 @cache
