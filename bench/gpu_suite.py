@@ -3,8 +3,9 @@
 Beforehand, on any machine with TVM and NVRTC: python bench/gpu_suite.py prepare --bundle DIR --arch sm_90
 builds every kernel of the run. The GPU's machine then needs the driver, torch, NumPy, archspec, filelock,
 platformdirs, psutil, ml_dtypes for bfloat16, and this library (pip install --no-deps -e .); no TVM.
-Parts, the safest first: correctness of every variant; tuning; timing beside torch, FlexAttention and Triton;
-then records, JSON and plots. A run that was cut off goes on where it was by the same command.
+Parts, the safest first: correctness of every variant; programs' calls; tuning; timing beside torch's kernels,
+then beside FlexAttention and Triton; then records, JSON and plots. A run that was cut off goes on where it
+was by the same command.
 """
 
 from __future__ import annotations

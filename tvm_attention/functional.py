@@ -60,7 +60,11 @@ def attention(
 
     ``out`` receives the result, if given. With ``return_lse`` the log-sum-exp of every row, float32
     (B, Hq, L), -inf where nothing is seen, follows the result; with ``return_weights`` the softmax rows
-    (B, Hq, L, S) in the query's dtype, which are computed by a second kernel.
+    (B, Hq, L, S) in the query's dtype, which are computed by a second kernel; on a GPU of torch tensors
+    alone, 256 keys at a time.
+
+    Slopes, sinks and lengths that are torch tensors on the query's GPU are read there: nobody waits for
+    them, nor looks whether they are sound; lengths are cut to S.
 
     Raises InvalidValueError (a ValueError), InvalidTypeError (a TypeError) or UnsupportedError (a
     NotImplementedError) before anything is computed.

@@ -1,5 +1,5 @@
 """What programs call, on a GPU: lengths, offsets and pages that are there, layers, caches, softmax rows,
-graphs, other libraries' arrays, torch's own function. Small tiles serve all: the calls are what is checked."""
+graphs, other libraries' arrays, torch's own function. Small tiles serve all: the calls are checked."""
 
 from __future__ import annotations
 
