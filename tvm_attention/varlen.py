@@ -61,8 +61,8 @@ def attention_varlen(
 
     Offsets that are torch tensors on the query's GPU are read there: nobody waits for them nor looks whether
     they fit, and rows of sequences beyond Tq or Tk are left out. ``max_seqlen_q`` and ``max_seqlen_k``, the
-    longest sequences, then keep the grids of kernels small (default Tq and Tk); queries beyond the former
-    are not computed. Other offsets say it themselves.
+    longest sequences or more, then keep the grids of kernels small (default Tq and Tk); queries beyond the
+    former may be left out. Other offsets say it themselves.
 
     Within a sequence the options mean what they mean to ``attention``: causal="bottom_right" lets its
     last query see its last key, whatever the two lengths; ``alibi_slopes`` is (Hq,) or (sequences, Hq).
@@ -143,14 +143,14 @@ def _sequences(
             f"cu_seqlens_q and cu_seqlens_k: expected offsets of as many sequences each, got "
             f"{counts[0]} and {counts[1]}"
         )
-    return _ragged(edges, longest[0]), (longest[0], longest[1])
+    return _ragged(edges), (longest[0], longest[1])
 
 
-def _ragged(edges: list[Any], most_queries: int) -> Any:
+def _ragged(edges: list[Any]) -> Any:
     """(sequences, 4), of NumPy arrays or tensors of offsets."""
     (first, last), (key_first, key_last) = ((x[:-1], x[1:]) for x in edges)
     fields = {
-        "query_start": first, "queries": (last - first).clip(0, most_queries),
+        "query_start": first, "queries": (last - first).clip(0),
         "key_start": key_first, "keys": (key_last - key_first).clip(0),
     }  # fmt: skip
     if isinstance(first, np.ndarray):
