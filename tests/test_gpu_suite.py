@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -14,8 +15,9 @@ from typing import Any
 import pytest
 from gpu_stand_in import torch_put_back
 
-from bench.gpu import cases, classes, peers, results, supervision
-from bench.gpu.bundle import Bundle
+from bench.gpu import calls, cases, classes, peers, results, supervision
+from bench.gpu import place as places
+from bench.gpu.bundle import Bundle, build_one
 from bench.gpu.journal import Journal
 from bench.gpu.plan import Plan
 from bench.gpu_suite import JOURNAL, main
@@ -133,6 +135,14 @@ def test_a_bundle_of_another_gpu_is_refused_before_anything_runs(
     assert main([*again, *empty]) == 2
     assert "expected kernels for sm_87, got none" in capsys.readouterr().err
     assert not (tmp_path / "out" / JOURNAL).exists()
+
+
+def test_kernels_for_a_real_gpu_are_compiled_here() -> None:
+    """By what no rehearsal uses: the compiler that comes without a stand-in."""
+    build = next(calls.builds("sm_90"))
+    values = json.loads(build_one(build, places.GPU))
+    assert base64.b64decode(values["cubin"]).startswith(b"\x7fELF")
+    assert values["resources"].keys() == {f["name"] for f in values["code"]["functions"]}
 
 
 def test_a_process_that_dies_costs_its_unit_only(tmp_path: Path) -> None:

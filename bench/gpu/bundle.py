@@ -132,7 +132,8 @@ def build_one(build: Build, place: str) -> str:
     made = compiler_of(place).machine_code(whole_source(code), build.arch)
     resources = {name: asdict(r) for name, r in made.resources.items()}
     cubin = base64.b64encode(made.cubin).decode()
-    return json.dumps({"code": code.to_dict(), "cubin": cubin, "resources": resources})
+    launched = replace(code, source="").to_dict()  # the source runs nowhere
+    return json.dumps({"code": launched, "cubin": cubin, "resources": resources})
 
 
 def with_fallback(build: Build) -> list[Build]:

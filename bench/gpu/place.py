@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tvm_attention.cuda import compilers
 from tvm_attention.cuda.compilers import Compiler
 from tvm_attention.cuda.driver import Driver, driver
 from tvm_attention.errors import UnsupportedError
@@ -121,6 +122,11 @@ class Gpu:
 def place() -> Place:
     """The GPU of this machine. Raises UnsupportedError where there is none."""
     return Gpu()
+
+
+def compiler() -> Compiler:
+    """What compiles for it on this machine, which needs no GPU. Raises KernelBuildError for want of one."""
+    return compilers.compiler()
 
 
 def opened(module: str) -> Place:
