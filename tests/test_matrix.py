@@ -71,10 +71,10 @@ def test_where_it_is_the_default() -> None:
     assert default(HOST, workload(query_length=200, key_length=200)) == "matrix"
     assert default(HOST, workload(head_dim=32, key_length=200)) == "running"
     assert default(HOST, workload(query_length=40)) == "running"
-    for short in ({"query_length": 60, "key_length": 60}, {"key_length": 40, "query_length": 150}):
-        assert (
-            default(HOST, workload(**short)) == default(WITHOUT, workload(**short)) == "row_block"
-        )
+    for dim, causal in ((256, None), (64, "top_left")):
+        few = workload(query_length=60, key_length=60, head_dim=dim, causal=causal)
+        assert default(HOST, few) == default(WITHOUT, few) == "row_block"
+    assert default(HOST, workload(query_length=60, key_length=60)) == "running"
     assert default(WITHOUT, workload(query_length=200, key_length=200)) == "running"
     assert default(HOST, workload(dtype="bfloat16", head_dim=16)) == "running"
     assert default(WITHOUT, workload(dtype="bfloat16")) == "running"

@@ -99,7 +99,8 @@ def test_a_record_of_this_machine_is_taken_and_said() -> None:
 
 def test_a_record_of_the_default_schedule_leaves_sizes_to_it() -> None:
     target = named_target("icelake", cores=2)
-    near, few = (replace(SMALL, query_length=n, key_length=n) for n in (200, 20))
+    wide = replace(SMALL, head_dim=256, value_dim=256)
+    near, few = (replace(wide, query_length=n, key_length=n) for n in (200, 20))
     assert default_of(near, target) != default_of(few, target)
     write_user_log(legal_record(target, near))
     found = explain(few, target).source
