@@ -94,7 +94,7 @@ FAMILIES: dict[str, Family] = {
         transformers.GptOssForCausalLM, transformers.GptOssConfig,
         {**_TEXT, **_WINDOWS, "hidden_size": 512, "num_attention_heads": 16, "head_dim": 64,
          "num_key_value_heads": 2, "intermediate_size": 512, "num_local_experts": 4,
-         "num_experts_per_tok": 2}, _text,
+         "num_experts_per_tok": 2, "max_position_embeddings": 131072}, _text,
     ),
     "whisper": Family(
         transformers.WhisperForConditionalGeneration, transformers.WhisperConfig,

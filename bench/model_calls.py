@@ -13,7 +13,11 @@ from rich.table import Table
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.interleaved import Contender, interleave
 
-OURS, SDPA, EAGER = "tvm_attention", "sdpa", "eager"  # transformers' names of attention implementations
+OURS, SDPA, EAGER = (
+    "tvm_attention",
+    "sdpa",
+    "eager",
+)  # transformers' names of attention implementations
 ALLOWED = 1e-3  # of the results' range, between two float32 models
 LEAST_ROUNDS = 3  # a long prompt takes seconds
 

@@ -15,17 +15,16 @@ from pathlib import Path
 from random import Random
 from typing import NoReturn
 
-import xgboost  # noqa: F401 (before children are forked, for each of which it would take a second)
 from fake_workers import TARGET, WORKLOAD, FakeWorkers, log_path
 
 import tvm_attention
 from tvm_attention import environment
 from tvm_attention.database import read_log
-from tvm_attention.tuning import TuningProgress, this_machine
+from tvm_attention.tuning import TuningProgress, strategy, this_machine
 from tvm_attention.tuning.journal import Journal
 
 TRIALS = 10
-LONGEST = 1.0  # seconds until a search is killed, counted from its first trial
+LONGEST = 0.5  # seconds until a search is killed, counted from its first trial
 
 
 class Killed:
@@ -46,8 +45,10 @@ class Killed:
             os.close(pipe)
             _tune_on(self._log, end)
         os.close(end)
-        said = os.read(pipe, 1 << 16)
-        assert said, "a search failed"
+        said = b""
+        while b"search" not in said:
+            assert (more := os.read(pipe, 1 << 16)), "a search failed"
+            said += more
         time.sleep(self._random.uniform(0, LONGEST))
         os.kill(process, signal.SIGKILL)
         while more := os.read(pipe, 1 << 16):
@@ -89,9 +90,17 @@ def _tune_on(log: Path, pipe: int) -> NoReturn:
         os._exit(status)
 
 
+def _import_once() -> None:
+    """What each of the processes that are forked would take seconds to import."""
+    import xgboost  # noqa: F401
+
+    strategy.import_tensor_intrinsics()
+
+
 def run_rounds(folder: Path, rounds: int, seed: int) -> Killed:
     os.environ[environment.CACHE_DIR] = str(folder / "cache")
     os.environ[environment.LOG_DIR] = str(folder / "logs")
+    _import_once()
     killed = Killed(folder, seed)
     for _ in range(rounds):
         killed.run()
