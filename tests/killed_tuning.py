@@ -47,7 +47,8 @@ class Killed:
         os.close(end)
         said = b""
         while b"search" not in said:
-            assert (more := os.read(pipe, 1 << 16)), "a search failed"
+            more = os.read(pipe, 1 << 16)
+            assert more, "a search failed"
             said += more
         time.sleep(self._random.uniform(0, LONGEST))
         os.kill(process, signal.SIGKILL)
