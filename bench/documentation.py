@@ -100,7 +100,7 @@ def losses() -> str:
 def _file(name: str) -> str:
     """A file of the repository, its links to others being to their pages."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    for other, page in PAGES.items():
+    for other, page in (*PAGES.items(), ("docs/", "")):
         text = text.replace(f"]({other}", f"]({page}")
     return text
 

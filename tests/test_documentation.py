@@ -191,6 +191,10 @@ def test_files_are_put_in_with_links_to_pages() -> None:
     text = documentation.on_page_markdown("{{ file CONTRIBUTING.md }}\n")
     assert text.startswith("# Contributing")
     assert "](index.md#how-a-kernel-is-selected)" in text
+    overview = documentation.on_page_markdown("{{ file README.md }}\n")
+    links = re.findall(r"\]\(([^)#]+)", overview)
+    assert "selection.md" in links
+    assert not [link for link in links if not (ROOT / "docs" / link).is_file()]
 
 
 def test_roles_of_docstrings_are_not_shown() -> None:
