@@ -21,7 +21,7 @@ import torch
 import tvm_attention.torch
 from bench.cases import perform, told
 from bench.families import FAMILIES
-from bench.generation import PHASES
+from bench.generation import ENCODE, PHASES
 from bench.model_calls import both, line, side_by_side, table
 from tvm_attention.commands.arguments import OneLineParser, positive, whole_number
 
@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _measured(options: argparse.Namespace) -> list[dict[str, Any]]:
     tvm_attention.torch.register()
-    phases = [len(PHASES) if FAMILIES[name].generates else 1 for name in options.families]
+    phases = [len(PHASES if FAMILIES[n].generates else ENCODE) for n in options.families]
     return told(_rows(options), sum(phases), partial(line, COLUMNS))
 
 
@@ -60,22 +60,10 @@ def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         family = FAMILIES[name]
         torch.manual_seed(0)
         models, prompt = both(family.model()), family.prompt(options.context)
-        if not family.generates:
-            calls = {n: partial(_hidden, model, prompt) for n, model in models.items()}
-            yield _row(name, "encode", calls, options.seconds)
-            continue
-        for phase, made in PHASES.items():
+        for phase, made in (PHASES if family.generates else ENCODE).items():
             calls = {n: made(model, prompt, options.tokens) for n, model in models.items()}
-            yield _row(name, phase, calls, options.seconds)
-
-
-def _row(family: str, phase: str, calls: dict[str, Any], seconds: float) -> dict[str, Any]:
-    found = side_by_side(f"{family}, {phase}", calls, seconds)
-    return {"family": family, "phase": phase, **found}
-
-
-def _hidden(model: Any, inputs: dict[str, Any]) -> Any:
-    return model(**inputs).last_hidden_state
+            found = side_by_side(f"{name}, {phase}", calls, options.seconds)
+            yield {"family": name, "phase": phase, **found}
 
 
 if __name__ == "__main__":

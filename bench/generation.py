@@ -1,4 +1,5 @@
-"""The phases of a model that generates: the prefill, one decoding step after it, and generate()."""
+"""The phases of a model that generates: the prefill, one decoding step after it, and generate(); and of one
+that does not."""
 
 from __future__ import annotations
 
@@ -82,8 +83,14 @@ def generate(model: Any, prompt: Prompt, tokens: int) -> Call:
     return lambda: model.generate(**prompt.generate, **options)
 
 
-PHASES: Mapping[str, Callable[[Any, Prompt, int], Call]] = {
+def encode(model: Any, inputs: Mapping[str, Any], tokens: int) -> Call:
+    """What a model that generates nothing makes of its inputs."""
+    return lambda: model(**inputs).last_hidden_state
+
+
+PHASES: Mapping[str, Callable[[Any, Any, int], Call]] = {
     "prefill": prefill,
     "step": step,
     "generate": generate,
 }
+ENCODE: Mapping[str, Callable[[Any, Any, int], Call]] = {"encode": encode}

@@ -41,13 +41,13 @@ def roofline(name: str, result: ResultFile) -> str:
         axes.legend(loc="lower right", frameon=False)
         figure.draw_without_rendering()  # places are final from here on
         figure.set_layout_engine("none")
-        lines = _ceilings(axes, result)
+        lines = _ceilings(axes, result, figure.dpi)
         label_points(axes, points, figure.dpi, avoid=[spot for line in lines for spot in line])
 
     return svg(name, 9.5, 6.0, draw)
 
 
-def _ceilings(axes: Axes, result: ResultFile) -> list[list[tuple[float, float]]]:
+def _ceilings(axes: Axes, result: ResultFile, dpi: float) -> list[list[tuple[float, float]]]:
     """Draws them, and gives points along each and along what is written of it."""
     (low, high), (bottom, _) = axes.get_xlim(), axes.get_ylim()
     peak, reads, found = result.fma_peak, result.read_peaks, []
@@ -71,26 +71,23 @@ def _ceilings(axes: Axes, result: ResultFile) -> list[list[tuple[float, float]]]
                       textcoords="offset points", fontsize=_LETTERS, ha="right",
                       va="bottom" if above else "top", rotation=_slope(axes),
                       rotation_mode="anchor")  # fmt: skip
-        found.append(_written(axes, (last, last * rate), len(text), 1 if above else -1))
+        width, side = 0.6 * _LETTERS * len(text) * dpi / 72.0, _LETTERS * dpi / 72.0
+        found.append(_written(axes, (last, last * rate), width, side if above else -side))
     return found
 
 
 def _written(
-    axes: Axes, end: tuple[float, float], letters: int, side: int
+    axes: Axes, end: tuple[float, float], width: float, side: float
 ) -> list[tuple[float, float]]:
-    """Points along a text of so many letters that ends at ``end``, on that side of its line."""
-    scale, slope = axes.get_figure().dpi / 72.0, math.radians(_slope(axes))
-    x, y = axes.transData.transform(end)
-    along = np.linspace(0.0, letters * 0.6 * _LETTERS * scale, 4 * letters)
-    apart = side * _LETTERS * scale
-    places = np.stack(
-        [
-            x - along * math.cos(slope) - apart * math.sin(slope),
-            y - along * math.sin(slope) + apart * math.cos(slope),
-        ],
-        axis=1,
+    """Points along a text so wide that ends at ``end``, so far to that side of its line, in pixels."""
+    slope = math.radians(_slope(axes))
+    along, across = (
+        np.array([math.cos(slope), math.sin(slope)]),
+        np.array([-math.sin(slope), math.cos(slope)]),
     )
-    return [(a, b) for a, b in axes.transData.inverted().transform(places).tolist()]
+    steps = np.linspace(0.0, width, 80)[:, None]
+    places = axes.transData.transform(end) - steps * along + side * across
+    return [(x, y) for x, y in axes.transData.inverted().transform(places).tolist()]
 
 
 def _line(

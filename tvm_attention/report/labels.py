@@ -33,7 +33,7 @@ def label_points(
     if avoid:
         taken += [_around(x, y, 1.0, 1.0) for x, y in axes.transData.transform(avoid)]
     back = axes.transData.inverted()
-    edges: Box = axes.bbox.extents.tolist()
+    edges = axes.bbox.extents
     for (x, y), name in zip(pixels, names, strict=True):
         wide, high = _WIDE * _SIZE * len(name) * scale, _HIGH * _SIZE * scale
         spots = [s for s in _spots(x, y, wide, high, 7 * scale) if _inside(s, edges)]
