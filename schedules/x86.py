@@ -89,11 +89,13 @@ def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -
 
 
 def _row_block_is_faster(w: AttentionWorkload, machine: MachineParameters) -> bool:
-    """Measured with 32 registers: by up to 1.2 where nothing is masked, 1.5 where values would be packed for
-    their NaN. Lengths count by their powers of two, within which one kernel serves all."""
+    """Measured with 32 registers, of short lengths: by up to 1.5 where values would be packed for their NaN,
+    by 1.2 for few queries and keys of wide heads. Lengths count by their powers of two, within which one
+    kernel serves all."""
     if machine.registers < 32 or w.length_class != "short" or converts(w) or w.output == "weights":
         return False
-    return w.masks or w.query_length.bit_length() + w.key_length.bit_length() <= 14
+    few = w.query_length.bit_length() + w.key_length.bit_length() <= 14
+    return w.masks or (few and w.head_dim > 128)
 
 
 def _default_of_few(w: AttentionWorkload, machine: MachineParameters) -> Candidate:
