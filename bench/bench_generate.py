@@ -1,14 +1,15 @@
 """python bench/bench_generate.py --threads 2 --json FILE: a Llama-shaped model, our attention and torch's.
 
 The same random weights, through transformers; of every context: the prefill, one decoding step after
-it, and a whole generate(). Results are compared before anything is timed.
+it, and a whole generate(). Results are compared before anything is timed. With what is set by default, a
+minute on two cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,18 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import tvm_attention.torch
-from bench.cases import perform
+from bench.cases import perform, told
 from bench.command import PROGRAM
-from bench.model_calls import SDPA, both, side_by_side, table
+from bench.generation import PHASES, Text
+from bench.model_calls import SDPA, both, line, side_by_side, table
 from tvm_attention.commands.arguments import OneLineParser, positive, whole_number
-from tvm_attention.commands.bar import stepped
 from tvm_attention.commands.ending import BAD_ARGUMENTS
 
 HEAD_DIM, GROUP, VOCABULARY = 64, 4, 2048
-Models = dict[str, Any]
-Phase = Callable[[Any, Any, int], Callable[[], object]]
+COLUMNS = ("phase", "context")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_ARGUMENTS
     shape = {name: getattr(options, name) for name in ("layers", "hidden", "tokens")}
     model = {**shape, "head_dim": HEAD_DIM, "group": GROUP}
-    shown = partial(table, ("phase", "context"), 2)
+    shown = partial(table, COLUMNS, 2)
     return perform(options, lambda: _measured(options), shown, model=model)
 
 
@@ -47,16 +47,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="bench_generate", description=__doc__, allow_abbrev=False)
     count = whole_number(1, 1 << 20)
     parser.add_argument("--threads", type=count, default=2)
-    parser.add_argument("--seconds", type=positive, default=3.0, help="of each phase and context")
+    parser.add_argument("--seconds", type=positive, default=2.0, help="of each phase and context")
     parser.add_argument("--contexts", type=count, nargs="+", default=[128, 512, 2048, 4096])
     parser.add_argument("--tokens", type=count, default=16, help="that generate() adds")
-    parser.add_argument("--layers", type=count, default=4)
+    parser.add_argument("--layers", type=count, default=2)
     parser.add_argument("--hidden", type=count, default=1024, help="16 heads over 4 of 64")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here")
     return parser
 
 
-def _models(options: argparse.Namespace) -> Models:
+def _models(options: argparse.Namespace) -> dict[str, Any]:
     """The same weights, in the same memory, with either attention."""
     tvm_attention.torch.register()
     torch.manual_seed(0)
@@ -70,44 +70,19 @@ def _models(options: argparse.Namespace) -> Models:
     return both(LlamaForCausalLM(config).eval())
 
 
-def _prefill(model: Any, prompt: Any, tokens: int) -> Callable[[], object]:
-    return lambda: model(prompt, logits_to_keep=1).logits
-
-
-def _step(model: Any, prompt: Any, tokens: int) -> Callable[[], object]:
-    cache = DynamicCache(config=model.config)
-    model(prompt, cache=cache, logits_to_keep=1)
-    token = prompt[:, :1]
-
-    def step() -> object:
-        logits = model(token, cache=cache).logits
-        cache.crop(-1)  # the token that was added goes again
-        return logits
-
-    return step
-
-
-def _generate(model: Any, prompt: Any, tokens: int) -> Callable[[], object]:
-    mask = torch.ones_like(prompt)
-    return lambda: model.generate(
-        prompt, attention_mask=mask, do_sample=False, max_new_tokens=tokens, pad_token_id=0
-    )
-
-
-PHASES: dict[str, Phase] = {"prefill": _prefill, "step": _step, "generate": _generate}
+def _measured(options: argparse.Namespace) -> list[dict[str, Any]]:
+    return told(_rows(options), len(options.contexts) * len(PHASES), partial(line, COLUMNS))
 
 
 @torch.inference_mode()
-def _measured(options: argparse.Namespace) -> list[dict[str, Any]]:
+def _rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     models = _models(options)
-    rows = []
-    for context in stepped(options.contexts, lambda c: f"{c} tokens"):
+    for context in options.contexts:
         torch.manual_seed(context)
-        prompt = torch.randint(VOCABULARY, (1, context))
+        prompt = Text(torch.randint(VOCABULARY, (1, context)))
         for phase, made in PHASES.items():
             calls = {n: made(model, prompt, options.tokens) for n, model in models.items()}
-            rows.append(_row(phase, context, calls, options.seconds))
-    return rows
+            yield _row(phase, context, calls, options.seconds)
 
 
 def _row(phase: str, context: int, calls: dict[str, Any], seconds: float) -> dict[str, Any]:

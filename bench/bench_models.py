@@ -19,13 +19,13 @@ import torch
 from transformers import AutoModel, ViTConfig, ViTModel
 
 import tvm_attention.torch
-from bench.cases import perform
-from bench.model_calls import SDPA, both, side_by_side, table
+from bench.cases import perform, told
+from bench.model_calls import SDPA, both, line, side_by_side, table
 from tvm_attention.commands.arguments import OneLineParser, positive, whole_number
-from tvm_attention.commands.bar import stepped
 
 TOKENS = 128
 LEAST_TOKENS = 16  # of a sentence among others
+COLUMNS = ("model", "batch")
 Models = dict[str, Any]
 Inputs = dict[str, Any]
 
@@ -33,15 +33,20 @@ Inputs = dict[str, Any]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and, if asked to, write; 1 if two models differ, 2 for bad arguments."""
     options = _parser().parse_args(arguments)
-    shown = partial(table, ("model", "batch"), 3)
+    shown = partial(table, COLUMNS, 3)
     return perform(options, lambda: _measured(options), shown)
 
 
-@torch.inference_mode()
 def _measured(options: argparse.Namespace) -> list[dict[str, Any]]:
     tvm_attention.torch.register()
     cases = [c for name in options.models for c in CASES[name](options.batches)]
-    return [_row(c, options.seconds) for c in stepped(cases, lambda c: f"{c[0]} x {c[1]}")]
+    return told(_rows(cases, options.seconds), len(cases), partial(line, COLUMNS))
+
+
+@torch.inference_mode()
+def _rows(cases: Sequence[Case], seconds: float) -> Iterator[dict[str, Any]]:
+    for case in cases:
+        yield _row(case, seconds)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from bench import machine, results
 from bench.command import PROGRAM
+from tvm_attention.commands.bar import bar
 from tvm_attention.commands.ending import FAILED, OK, ended
 from tvm_attention.commands.output import console
 from tvm_attention.errors import InvalidValueError
@@ -54,3 +56,18 @@ def _perform(
             result = {**machine.circumstances(options.threads), **more, "cases": rows}
             results.write(result, options.json)
     return OK
+
+
+def told(rows: Iterable[dict[str, Any]], count: int, line: Callable[[dict[str, Any]], str]) -> Rows:
+    """All ``count`` rows; a line of each on stderr as it is there, above a bar where there is a terminal."""
+    found: Rows = []
+    begun = time.monotonic()
+    with bar(count) as advance:
+        advance("")
+        for row in rows:
+            found.append(row)
+            seconds = time.monotonic() - begun
+            said = f"{len(found)}/{count} {line(row)}; {seconds:.0f} s"
+            print(said, file=sys.stderr, flush=True)
+            advance("")
+    return found

@@ -26,8 +26,12 @@ SUITES = {
     "long": "Long sequences",
 }
 OTHERS = {"options": "cases"}
-MODEL = "generate"
-OWN_FORMS = {MODEL: tables.generate, "operator": tables.operator}
+MODEL, FAMILIES = "generate", "families"
+OWN_FORMS = {
+    MODEL: tables.generate,
+    FAMILIES: tables.families,
+    "operator": tables.operator,
+}
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
@@ -88,15 +92,15 @@ def losses() -> str:
     alone = list(dict.fromkeys(f"{x}, alone" for name in measured for x in _losses(name)))
     mixed = [f"{line}, in a torch program" for line in _losses(MIXED)]
     others = [line for name, rows in OTHERS.items() for line in _losses_to_torch(name, rows)]
-    model = [f"{line} of a whole model: torch, {r:.2f}" for line, r in _losses_of_a_model()]
-    lines = [f"- {line}" for line in (*alone, *mixed, *others, *model)]
+    models = [*_losses_of_a_model(), *_losses_of_families()]
+    lines = [f"- {line}" for line in (*alone, *mixed, *others, *models)]
     return "\n".join(lines) or "In the committed results no peer was faster anywhere."
 
 
 def _file(name: str) -> str:
     """A file of the repository, its links to others being to their pages."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    for other, page in PAGES.items():
+    for other, page in (*PAGES.items(), ("docs/", "")):
         text = text.replace(f"]({other}", f"]({page}")
     return text
 
@@ -108,10 +112,16 @@ def _losses(name: str) -> Iterator[str]:
                 yield f"{one['name']} ({one['shape']}): {peer}, {measured['ratio']['median']:.2f}"
 
 
-def _losses_of_a_model() -> Iterator[tuple[str, float]]:
+def _losses_of_a_model() -> Iterator[str]:
     for row in _json(MODEL)["cases"]:
-        if row["ratio"]["median"] < 1:
-            yield f"{row['phase']} at {row['context']} tokens", row["ratio"]["median"]
+        if (ratio := row["ratio"]["median"]) < 1:
+            yield f"{row['phase']} at {row['context']} tokens of a whole model: torch, {ratio:.2f}"
+
+
+def _losses_of_families() -> Iterator[str]:
+    for row in _json(FAMILIES)["cases"] if _path(FAMILIES).is_file() else ():
+        if (ratio := row["ratio"]["median"]) < 1:
+            yield f"{row['phase']} of {row['family']}: {row['beside']}, {ratio:.2f}"
 
 
 def _losses_to_torch(name: str, rows: str) -> Iterator[str]:
@@ -129,6 +139,8 @@ def _path(name: str) -> Path:
 
 
 def _table(name: str) -> str:
+    if name == FAMILIES and not _path(name).is_file():
+        return ""
     if name in OWN_FORMS:
         return OWN_FORMS[name](_json(name))
     return markdown(_read(name))

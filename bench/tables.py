@@ -1,4 +1,4 @@
-"""Results that have a form of their own as Markdown tables: of a whole model, and of torch's operators."""
+"""Results that have a form of their own as Markdown tables: of whole models, and of torch's operators."""
 
 from __future__ import annotations
 
@@ -21,6 +21,22 @@ def generate(result: Mapping[str, Any]) -> str:
         for row in result["cases"]
     )  # fmt: skip
     return _page(result, what, ("phase", "context", "ours ms", "torch / ours"), rows)
+
+
+def families(result: Mapping[str, Any]) -> str:
+    """Of bench_families.py: each family and phase, our time and that of transformers' attention over ours."""
+    what = (
+        f"Two layers of random weights, float32; prompts of {result['context']} tokens (Whisper: half a "
+        f"minute of sound, BERT: at most 512 tokens), {result['tokens']} tokens generated"
+    )
+    rows = (
+        (
+            row["family"], row["phase"], _milliseconds(row["seconds"]["median"]),
+            f"{_ratio(row['ratio'])} {row['beside']}",
+        )
+        for row in result["cases"]
+    )  # fmt: skip
+    return _page(result, what, ("family", "phase", "ours ms", "other / ours"), rows)
 
 
 def operator(result: Mapping[str, Any]) -> str:

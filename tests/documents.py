@@ -44,6 +44,20 @@ def run_shell(text: str) -> None:
                 assert target == "native" or named_target(target)
 
 
+def check_printed(text: str) -> int:
+    """Commands in a block of what is printed, or needs another machine: none is run, but the command line
+    takes its words. Gives how many there are."""
+    found = 0
+    for line in re.findall(r"^(?:\$ )?((?:tvm-attention|python) .*)$", text, re.MULTILINE):
+        words = shlex.split(line, comments=True)
+        if words[0] == "python":
+            _check_program(words[1], words[2:])
+        else:
+            parser().parse_args(words[1:])
+        found += 1
+    return found
+
+
 def run(command: str) -> str:
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", command], capture_output=True, text=True

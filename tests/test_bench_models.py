@@ -36,7 +36,7 @@ def test_every_batch_is_compared_and_timed(
     cases = json.loads(path.read_text())["cases"]
     assert [c["batch"] for c in cases] == [1, 3]
     assert all(c["ratio"]["median"] > 0 and c["difference"] < 1e-4 for c in cases)
-    assert "torch / ours" in capsys.readouterr().out
+    assert "its time / ours" in capsys.readouterr().out
 
 
 def test_models_that_differ_are_not_timed(

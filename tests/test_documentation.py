@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from documents import ROOT, blocks, run, run_shell
+from documents import ROOT, blocks, check_printed, run, run_shell
 from exported_calls import needs_compiler, needs_qemu
 
 from bench import documentation
@@ -74,6 +74,12 @@ def test_the_blocks_run_one_after_the_other(page: Path, folder: Path) -> None:
         assert (folder / "archive" / "aarch64" / "manifest.json").is_file()
         assert run("qemu-aarch64-static -L /usr/aarch64-linux-gnu ./program")
         assert list((folder / "logs").glob("*/tuned.jsonl"))
+
+
+def test_commands_that_need_another_machine_are_understood() -> None:
+    pages = (README, *(page.read_text() for page in PAGES))
+    found = [check_printed(t) for page in pages for lang, t in blocks(page) if lang == "text"]
+    assert sum(found) >= 10
 
 
 def test_contributing(folder: Path) -> None:
@@ -164,10 +170,31 @@ def test_results_and_losses_are_put_in() -> None:
         assert re.fullmatch(r"- .*: [\w.-]+, 0\.\d\d(, (alone|in a torch program))?", line), line
 
 
+def test_families_are_put_in_once_they_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = "a\n\n{{ results families }}\n"
+    monkeypatch.setattr(documentation, "RESULTS", tmp_path)
+    assert documentation.on_page_markdown(given).strip() == "a"
+    result = json.loads((ROOT / "bench" / "results" / "generate.json").read_text())
+    ratio = {"median": 0.9, "q1": 0.8, "q3": 1.1}
+    row = {"family": "gpt2", "phase": "step", "beside": "sdpa", "ratio": ratio}
+    cases = [{**row, "seconds": ratio}]
+    (tmp_path / "families.json").write_text(
+        json.dumps({**result, "context": 9, "tokens": 2, "cases": cases})
+    )
+    assert "| gpt2 | step | 900 |" in documentation.on_page_markdown(given)
+    assert list(documentation._losses_of_families()) == ["step of gpt2: sdpa, 0.90"]
+
+
 def test_files_are_put_in_with_links_to_pages() -> None:
     text = documentation.on_page_markdown("{{ file CONTRIBUTING.md }}\n")
     assert text.startswith("# Contributing")
     assert "](index.md#how-a-kernel-is-selected)" in text
+    overview = documentation.on_page_markdown("{{ file README.md }}\n")
+    links = re.findall(r"\]\(([^)#]+)", overview)
+    assert "selection.md" in links
+    assert not [link for link in links if not (ROOT / "docs" / link).is_file()]
 
 
 def test_roles_of_docstrings_are_not_shown() -> None:

@@ -169,6 +169,14 @@ def test_writers_killed_at_any_moment(tmp_path: Path) -> None:
     assert int(done.stdout.split("writes ")[1].split()[0]) > 12
 
 
+def test_searches_killed_at_any_moment(tmp_path: Path) -> None:
+    pytest.importorskip("xgboost", reason="the extra dev brings it")
+    program = [sys.executable, "killed_tuning.py", "2"]
+    done = subprocess.run(program, cwd=Path(__file__).parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split("trials ")[1].split()[0]) > 2
+
+
 def test_a_killed_writer_of_a_log_leaves_nothing_that_stays(folder: Path) -> None:
     path = user_log_path(LOG)
     merge_into_log(path, [record()])

@@ -1,13 +1,16 @@
-"""Child processes and Ctrl-C."""
+"""Child processes, Ctrl-C, and a parent that is killed."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
 
 from tvm_attention.processes import interrupts_kept, process_pool
@@ -76,3 +79,42 @@ def test_in_another_thread_nothing_changes() -> None:
     thread.start()
     thread.join()
     assert seen == [signal.getsignal(signal.SIGINT)]
+
+
+KILLED = """
+import multiprocessing, os, signal, time
+from tvm_attention.processes import process_pool
+
+pool = process_pool(2)
+hanging = [pool.schedule(time.sleep, (3600,)) for _ in range(2)]
+while not all(task.running() for task in hanging):
+    time.sleep(0.01)
+print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def _is_there(process: int) -> bool:
+    try:
+        return bool(psutil.Process(process).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_children_do_not_outlive_a_parent_that_is_killed() -> None:
+    """Not even those whose task hangs: nobody is left who would end it."""
+    command = [sys.executable, "-c", KILLED]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}  # of semaphores left behind
+    with subprocess.Popen(command, **pipes) as parent:
+        assert parent.stdout is not None
+        children = [int(word) for word in parent.stdout.readline().split()]
+        assert parent.wait() == -signal.SIGKILL
+    assert len(children) == 2
+    for _ in range(1000):  # looks, not seconds: the whole machine may have paused
+        left = [child for child in children if _is_there(child)]
+        if not left:
+            return
+        time.sleep(0.02)
+    for child in left:
+        os.kill(child, signal.SIGKILL)
+    raise AssertionError("children of a process that was killed go on")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,7 +17,9 @@ from command_logs import SMALL, legal_record, trial, write_user_log
 
 from tvm_attention import environment, plotting, runtime
 from tvm_attention.__main__ import main
+from tvm_attention.plotting import new_figure
 from tvm_attention.report.drawing import svg
+from tvm_attention.report.labels import label_points
 from tvm_attention.suites import suite
 from tvm_attention.target import detect_target
 from tvm_attention.tuning.journal import Journal
@@ -86,6 +89,34 @@ def test_a_page_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.out.startswith(f"r.html: 23 workloads, {read}, 2 searches; ")
     assert captured.err.count("left out") == 1
     assert "options.json: expected a result of bench_attention.py" in captured.err
+
+
+def test_labels_stay_inside_the_axes() -> None:
+    figure = new_figure(4.0, 3.0)
+    axes = figure.subplots()
+    axes.set(xscale="log", yscale="log", xlim=(1, 100), ylim=(1, 100))
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    corners = [(1.02, 1.02), (1.02, 98.0), (98.0, 1.02), (98.0, 98.0), (1.02, 10.0)]
+    label_points(axes, [(x, y, f"a name at {x:g}, {y:g}") for x, y in corners], figure.dpi)
+    edges = axes.bbox
+    for text in axes.texts:
+        box = text.get_window_extent()
+        assert edges.x0 - 2 <= box.x0 < box.x1 <= edges.x1 + 2, text.get_text()
+        assert edges.y0 - 2 <= box.y0 < box.y1 <= edges.y1 + 2, text.get_text()
+    assert len(axes.texts) == len(corners)
+
+
+def test_results_of_the_same_kind_are_told_apart() -> None:
+    names = ("core", "core-1-thread", "decode")
+    page = _write("--results", *(str(RESULTS / f"{name}.json") for name in names))
+    for expected in (
+        "attention alone, suite core, 2 threads",
+        "attention alone, suite core, 1 thread",
+        "attention alone, suite decode, 2 threads",
+    ):
+        assert expected in page.words
+    assert re.findall(r"attention alone, (\d threads?)\n", page.words) == ["2 threads", "1 thread"]
 
 
 def test_the_page_loads_nothing() -> None:

@@ -29,6 +29,16 @@ def test_generate() -> None:
     assert "zen4 (zen4), 2 threads, torch 2.13.0; commit 0123456789ab with changes" in text
 
 
+def test_families() -> None:
+    row = {
+        "family": "gpt_oss", "phase": "step", "beside": "eager", "seconds": {"median": 0.012345},
+        "ratio": {"median": 1.25, "q1": 1.2, "q3": 1.3},
+    }  # fmt: skip
+    text = tables.families({**RESULT, "context": 1000, "tokens": 16, "cases": [row]})
+    assert "| gpt_oss | step | 12.3 | 1.25 (1.20-1.30) eager |" in text.splitlines()
+    assert "prompts of 1000 tokens" in text
+
+
 def test_operator() -> None:
     row = {"case": "plain", "direct": SPREAD, "overhead": {**SPREAD, "q1": -1e-7}}
     text = tables.operator({**RESULT, "shape": [1, 4, 16, 64], "cases": [row]})

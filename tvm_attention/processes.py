@@ -1,9 +1,10 @@
-"""Child processes and Ctrl-C: children never see it, and in the parent it stays a KeyboardInterrupt."""
+"""Child processes: Ctrl-C is their parent's, where it stays a KeyboardInterrupt, and so is their end."""
 
 from __future__ import annotations
 
 import ctypes
 import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -22,7 +23,8 @@ def die_with_parent() -> None:
 
 def process_pool(workers: int, initializer: Callable[[], None] | None = None) -> Any:
     """A pebble.ProcessPool of spawned processes (a fork would copy the state of threads that it does
-    not copy). Ctrl-C is for the parent, which then stops them."""
+    not copy). Ctrl-C is for the parent, which then stops them. They are killed when the thread that
+    makes the pool ends, also where its process is killed: nobody would watch over their tasks."""
     from pebble import ProcessPool
 
     resource_tracker.ensure_running()  # the first child would start it, which unblocks signals
@@ -31,12 +33,22 @@ def process_pool(workers: int, initializer: Callable[[], None] | None = None) ->
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         context = multiprocessing.get_context("spawn")
-        pool: Any = ProcessPool(workers, context=context, initializer=initializer)
+        pool: Any = ProcessPool(
+            workers, context=context, initializer=_begin, initargs=(os.getpid(), initializer)
+        )
         if not pool.active:  # asking starts its threads
             raise RuntimeError("expected a pool that starts")
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return pool
+
+
+def _begin(parent: int, initializer: Callable[[], None] | None) -> None:
+    die_with_parent()
+    if os.getppid() != parent:  # it was gone before that
+        os._exit(1)
+    if initializer is not None:
+        initializer()
 
 
 def end(*pools: Any) -> None:

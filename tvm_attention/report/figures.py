@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tvm_attention.quantities import counted
 from tvm_attention.report.drawing import GRID, MARKERS, OURS, PEERS, plain_ticks, svg
 from tvm_attention.report.labels import label_points
 from tvm_attention.report.results import MODES, Measurement, ResultFile
@@ -15,6 +16,8 @@ from tvm_attention.report.results import MODES, Measurement, ResultFile
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+_LETTERS = 8  # points, of what is written along a line
 
 
 def roofline(name: str, result: ResultFile) -> str:
@@ -38,20 +41,20 @@ def roofline(name: str, result: ResultFile) -> str:
         axes.legend(loc="lower right", frameon=False)
         figure.draw_without_rendering()  # places are final from here on
         figure.set_layout_engine("none")
-        lines = _ceilings(axes, result)
+        lines = _ceilings(axes, result, figure.dpi)
         label_points(axes, points, figure.dpi, avoid=[spot for line in lines for spot in line])
 
     return svg(name, 9.5, 6.0, draw)
 
 
-def _ceilings(axes: Axes, result: ResultFile) -> list[list[tuple[float, float]]]:
-    """Draws them, and gives points along each."""
+def _ceilings(axes: Axes, result: ResultFile, dpi: float) -> list[list[tuple[float, float]]]:
+    """Draws them, and gives points along each and along what is written of it."""
     (low, high), (bottom, _) = axes.get_xlim(), axes.get_ylim()
     peak, reads, found = result.fma_peak, result.read_peaks, []
     if peak is not None:
         found.append(_line(axes, (low, peak), (high, peak), "-"))
         axes.annotate(f"multiply-adds of the vector units, {peak:.0f} GFLOP/s", (low, peak), (6, 4),
-                      textcoords="offset points", fontsize=8)  # fmt: skip
+                      textcoords="offset points", fontsize=_LETTERS)  # fmt: skip
     if reads is None:
         return found
     memory, best = reads
@@ -63,11 +66,28 @@ def _ceilings(axes: Axes, result: ResultFile) -> list[list[tuple[float, float]]]
         end = high if peak is None else min(high, peak / rate)
         found.append(_line(axes, (start, start * rate), (end, end * rate), style))
         above = style == "--" or not several
-        axes.annotate(f"{what}, {rate:.0f} GB/s", (end / 1.25, end / 1.25 * rate),
-                      (-2, 5) if above else (4, -5), textcoords="offset points", fontsize=8, ha="right",
+        text, last = f"{what}, {rate:.0f} GB/s", end / 1.25
+        axes.annotate(text, (last, last * rate), (-2, 5) if above else (4, -5),
+                      textcoords="offset points", fontsize=_LETTERS, ha="right",
                       va="bottom" if above else "top", rotation=_slope(axes),
                       rotation_mode="anchor")  # fmt: skip
+        width, side = 0.6 * _LETTERS * len(text) * dpi / 72.0, _LETTERS * dpi / 72.0
+        found.append(_written(axes, (last, last * rate), width, side if above else -side))
     return found
+
+
+def _written(
+    axes: Axes, end: tuple[float, float], width: float, side: float
+) -> list[tuple[float, float]]:
+    """Points along a text so wide that ends at ``end``, so far to that side of its line, in pixels."""
+    slope = math.radians(_slope(axes))
+    along, across = (
+        np.array([math.cos(slope), math.sin(slope)]),
+        np.array([-math.sin(slope), math.cos(slope)]),
+    )
+    steps = np.linspace(0.0, width, 80)[:, None]
+    places = axes.transData.transform(end) - steps * along + side * across
+    return [(x, y) for x, y in axes.transData.inverted().transform(places).tolist()]
 
 
 def _line(
@@ -89,21 +109,32 @@ def _decodes(m: Measurement) -> bool:
 
 
 def speeds(name: str, results: Sequence[ResultFile]) -> str:
-    """Each peer's time over ours against the number of keys, a panel for each mode measured."""
-    modes = [mode for mode in MODES if any(r.mode == mode and r.peers for r in results)]
+    """Each peer's time over ours against the number of keys, a panel for each mode and number of threads
+    measured."""
+    panels: dict[tuple[str, int], list[ResultFile]] = {}
+    for r in results:
+        if r.peers:
+            panels.setdefault((r.mode, r.threads), []).append(r)
     peers = list(dict.fromkeys(p for r in results for p in r.peers))
 
     def draw(figure: Figure) -> None:
-        panels = figure.subplots(1, len(modes), sharey=True, squeeze=False)[0]
-        for panel, mode in zip(panels, modes, strict=True):
+        every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axes, ((mode, threads), chosen) in zip(every, panels.items(), strict=True):
             for number, peer in enumerate(peers):
                 shift = 1.07 ** (number * min(1.0, 4 / len(peers)))  # so that bars stay apart
-                _peer(panel, [r for r in results if r.mode == mode], peer, number, shift)
-            _speed_axes(panel, mode, results)
-        panels[0].set_ylabel("peer's time / ours")
-        panels[0].legend(loc="upper left", frameon=False, ncols=2)
+                _peer(axes, chosen, peer, number, shift)
+            _speed_axes(axes, f"{MODES[mode]}, {counted(threads, 'thread')}", results)
+        every[0].set_ylabel("peer's time / ours")
+        shown = {
+            label: line
+            for axes in every
+            for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(
+            shown.values(), shown.keys(), loc="outside lower center", frameon=False, ncols=5
+        )
 
-    return svg(name, 9.5, 4.4, draw)
+    return svg(name, 9.5, 4.9, draw)
 
 
 def _peer(panel: Axes, results: Sequence[ResultFile], peer: str, number: int, shift: float) -> None:
@@ -128,7 +159,7 @@ def _peer(panel: Axes, results: Sequence[ResultFile], peer: str, number: int, sh
         )  # fmt: skip
 
 
-def _speed_axes(panel: Axes, mode: str, results: Sequence[ResultFile]) -> None:
+def _speed_axes(panel: Axes, title: str, results: Sequence[ResultFile]) -> None:
     ratios = [
         edge
         for r in results
@@ -136,8 +167,8 @@ def _speed_axes(panel: Axes, mode: str, results: Sequence[ResultFile]) -> None:
         for s in m.peers.values()
         for edge in (s.q1, s.q3)
     ]
-    lowest, highest = min(0.8, 0.9 * min(ratios)), max(ratios) * 2  # room for the legend
-    panel.set(xscale="log", yscale="log", ylim=(lowest, highest), xlabel="keys", title=MODES[mode])
+    lowest, highest = min(0.8, 0.9 * min(ratios)), max(ratios) * 1.1
+    panel.set(xscale="log", yscale="log", ylim=(lowest, highest), xlabel="keys", title=title)
     panel.set_xscale("log", base=2)
     panel.axhline(1.0, color="#333333", linewidth=1)
     panel.axhspan(lowest, 1.0, color=GRID, alpha=0.6, linewidth=0)

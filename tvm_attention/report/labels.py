@@ -23,21 +23,21 @@ def label_points(
     dpi: float = 72.0,
     avoid: Sequence[tuple[float, float]] = (),
 ) -> None:
-    """Writes the name of each (x, y, name) beside it, and not over the places to ``avoid``; those whose
-    markers cover each other share a line. Axes must have their final limits and place."""
+    """Writes the name of each (x, y, name) beside it, inside the axes and not over the places to
+    ``avoid``; those whose markers cover each other share a line. Axes must have their final limits and
+    place."""
     scale = dpi / 72.0
-    pixels, names = _together(
-        axes.transData.transform([(x, y) for x, y, _ in points]).tolist(),
-        [name for _, _, name in points],
-        _POINT * scale,
-    )
-    taken = [_around(x, y, _POINT * scale, _POINT * scale) for x, y in pixels]
+    markers = axes.transData.transform([(x, y) for x, y, _ in points]).tolist()
+    pixels, names = _together(markers, [name for _, _, name in points], _POINT * scale)
+    taken = [_around(x, y, _POINT * scale, _POINT * scale) for x, y in markers]
     if avoid:
         taken += [_around(x, y, 1.0, 1.0) for x, y in axes.transData.transform(avoid)]
     back = axes.transData.inverted()
+    edges = axes.bbox.extents
     for (x, y), name in zip(pixels, names, strict=True):
         wide, high = _WIDE * _SIZE * len(name) * scale, _HIGH * _SIZE * scale
-        spots = list(_spots(x, y, wide, high))
+        spots = [s for s in _spots(x, y, wide, high, 7 * scale) if _inside(s, edges)]
+        spots = spots or list(_spots(x, y, wide, high, 7 * scale))
         chosen = next((s for s in spots if not any(_meet(s, t) for t in taken)), None)
         if chosen is None:  # no room: on top of as little as can be
             chosen = min(spots, key=lambda s: sum(_meet(s, t) for t in taken))
@@ -72,9 +72,9 @@ def _leader() -> dict[str, Any]:
     return {"arrowstyle": "-", "color": "#9aa0a6", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}
 
 
-def _spots(x: float, y: float, wide: float, high: float) -> Iterable[Box]:
-    """Places for a text, those nearest to its point first."""
-    side = wide / 2 + 7
+def _spots(x: float, y: float, wide: float, high: float, apart: float) -> Iterable[Box]:
+    """Places for a text, those nearest to its point first; beside it, ``apart`` from it."""
+    side = wide / 2 + apart
     yield from (_around(x + dx, y, wide / 2, high / 2) for dx in (side, -side))
     for distance in (0.9, 1.8, 2.8, 4.0, 5.5):
         up = high * distance
@@ -84,6 +84,10 @@ def _spots(x: float, y: float, wide: float, high: float) -> Iterable[Box]:
 
 def _around(x: float, y: float, half_width: float, half_height: float) -> Box:
     return (x - half_width, y - half_height, x + half_width, y + half_height)
+
+
+def _inside(a: Box, b: Box) -> bool:
+    return a[0] >= b[0] and a[1] >= b[1] and a[2] <= b[2] and a[3] <= b[3]
 
 
 def _meet(a: Box, b: Box) -> bool:

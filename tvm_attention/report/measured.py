@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from tvm_attention.quantities import counted
 from tvm_attention.report.contents import Contents
 from tvm_attention.report.figures import roofline, speeds
 from tvm_attention.report.html import Cell, details, escape, figure, section, table
@@ -102,7 +103,7 @@ def _mean(result: ResultFile, peer: str) -> tuple[Cell | str, ...]:
     mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
     lost = [name for name, ratio in ratios.items() if ratio < 1]
     return (
-        MODES[result.mode],
+        f"{MODES[result.mode]}, suite {result.suite}, {counted(result.threads, 'thread')}",
         peer,
         Cell(f"{mean:.2f}", f"number {_kind(mean)}"),
         Cell(str(len(ratios)), "number"),
