@@ -25,6 +25,7 @@ from tvm_attention.schedules.cpu_space import (
     converts,
     decode_rows,
     design_space,
+    halves_serve,
     integer_serves,
     matrix_serves,
     running_serves,
@@ -90,7 +91,12 @@ def machine_parameters(target: HardwareTarget) -> MachineParameters:
         core = replace(core, lanes=target.sve_bits // 32, element_operand=False)
     else:
         has = target.features
-        core = replace(core, bfmmla="bf16" in has, dot_products="dotprod" in has)
+        core = replace(
+            core,
+            bfmmla="bf16" in has,
+            dot_products="dotprod" in has,
+            half_products="fp16fml" in has,
+        )
     return replace(core, l1=target.l1d or core.l1, l2=target.l2 or core.l2)
 
 
@@ -180,6 +186,7 @@ def _split_kv(w: AttentionWorkload, rows: int, machine: MachineParameters) -> Ca
             "streams": 4,
             "prefetch": 0,
             **({"integer_products": int(rows == 1)} if integer_serves(w, machine) else {}),
+            **({"half_products": 1} if halves_serve(w, machine) else {}),
         },
     )
 

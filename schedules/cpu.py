@@ -112,6 +112,7 @@ def _build_split_kv(p: Problem, w: AttentionWorkload, m: MachineParameters, c: C
         dividing_lanes(p.value_dim, m.lanes),
         c["streams"],
         bool(dict(c.decisions).get("integer_products")),
+        bool(dict(c.decisions).get("half_products")),
     )
     return schedule_split_kv(split_kv(p, tiles), c, tiles)
 

@@ -49,13 +49,19 @@ def _output_tile(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) ->
     sch.set_scope(get("OI"), 0, "local")
     sch.compute_at(get("OI"), strip, preserve_unit_loops=True)
     tile_row, _, tile_column, ji = sch.get_loops(get("OI"))[-4:]
-    tile_vector, tile_lane = sch.split(tile_column, [None, lanes])
+    tile_vector, tile_lane = sch.split(tile_column, [None, 2 * lanes if tiles.halves else lanes])
     sch.reorder(ji, tile_row, tile_vector, tile_lane)
     for loop in (row_in, vector, tile_row, tile_vector):
         sch.unroll(loop)
-    for loop in (lane, tile_lane):
-        sch.vectorize(loop)
-    sch.decompose_reduction(get("OI"), ji)
+    sch.vectorize(lane)
+    if tiles.halves:
+        half, _ = sch.split(tile_lane, [None, lanes])
+        vectorise_last(sch, sch.decompose_reduction(get("OI"), ji), lanes)
+        annotate(sch, ji, {"half_weights": 1})
+        annotate(sch, half, {"halves": 1})
+    else:
+        sch.vectorize(tile_lane)
+        sch.decompose_reduction(get("OI"), ji)
     sch.decompose_reduction(get("OT"), jo)
     sch.compute_at(get("L"), task, preserve_unit_loops=True)
     place(sch, ("LL", "P", "M", "ML", "SM", "S"), task)
@@ -92,6 +98,8 @@ def _scores(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any, tree: l
         sch.compute_at(get(name), jo, preserve_unit_loops=True)
     if tiles.integer:
         _digits(sch, c, tiles, task)
+    elif tiles.halves:
+        _halves(sch, c, tiles)
     else:
         _products(sch, c)
     sch.compute_at(get("QS"), task, preserve_unit_loops=True)
@@ -116,6 +124,22 @@ def _products(sch: Schedule, c: Candidate) -> None:
     sch.vectorize(copy_lane)
     sch.vectorize(lane)
     sch.decompose_reduction(block, k)
+
+
+def _halves(sch: Schedule, c: Candidate, tiles: SplitKVTiles) -> None:
+    """Lanes of float32 sums, to which a vector of float16 products goes by halves."""
+    block = sch.get_sblock("DOT")
+    key, row, lane, k, half = sch.get_loops(block)[-5:]
+    key_tile, key_in = sch.split(key, [None, c["score_keys"]])
+    sch.reorder(key_tile, k, key_in, row, half, lane)
+    accumulator = sch.cache_write(block, 0, "local")
+    sch.reverse_compute_at(accumulator, key_tile, preserve_unit_loops=True)
+    *copy, copy_lane = sch.get_loops(accumulator)[-3:]
+    for loop in (*copy, key_in, row):
+        sch.unroll(loop)
+    sch.vectorize(copy_lane)
+    vectorise_last(sch, sch.decompose_reduction(block, k), tiles.score_lanes)
+    annotate(sch, half, {"halves": 1})
 
 
 def _digits(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) -> None:

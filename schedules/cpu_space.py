@@ -99,6 +99,7 @@ def _split_kv_choices(w: AttentionWorkload, m: MachineParameters) -> Choices:
         "streams": tuple(n for n in (1, 2, 4) if n <= m.lanes),
         "prefetch": (0, 1, 2, 4, 8),
         **({"integer_products": (0, 1)} if integer_serves(w, m) else {}),
+        **({"half_products": (0, 1)} if halves_serve(w, m) else {}),
     }
 
 
@@ -118,6 +119,8 @@ def _refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -> str | 
         lanes = dividing_lanes(w.value_dim, m.lanes)
         if (w.value_dim // lanes) % c["value_vectors"]:
             return f"value_vectors={c['value_vectors']} does not divide the value vectors"
+        if dict(c.decisions).get("half_products") and c["value_vectors"] % 2:
+            return f"value_vectors={c['value_vectors']} is odd: halves of a vector make two"
         sums = DIGITS * rows if dict(c.decisions).get("integer_products") else rows
         if not _fits(sums, c["score_keys"], m, 1):
             return "the score tile does not fit into the registers"
@@ -222,6 +225,14 @@ def running_serves(workload: AttentionWorkload) -> bool:
 def integer_serves(workload: AttentionWorkload, machine: MachineParameters) -> bool:
     """Whether decoding may multiply int8 keys as they are stored, sixteen numbers at a time."""
     return machine.dot_products and workload.kv_dtype == "int8" and workload.head_dim % 16 == 0
+
+
+def halves_serve(workload: AttentionWorkload, machine: MachineParameters) -> bool:
+    """Whether decoding may multiply float16 numbers as they are stored, eight at a time."""
+    w = workload
+    assert w.value_dim is not None
+    stored = w.dtype == "float16" and w.kv_dtype is None
+    return machine.half_products and stored and w.head_dim % 8 == 0 and w.value_dim % 8 == 0
 
 
 def split_kv_serves(workload: AttentionWorkload, machine: MachineParameters) -> bool:

@@ -14,6 +14,7 @@ from tvm import te, tirx
 
 from tvm_attention.compute.digits import digit_scores
 from tvm_attention.compute.exp2 import power
+from tvm_attention.compute.halves import LARGEST_LOG2, half_scores
 from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
 from tvm_attention.compute.repair import Element, repaired
 from tvm_attention.compute.rows import Rows
@@ -36,21 +37,22 @@ def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
         lambda b, h, sp, r, x: te.max(SM[b, h, sp, r, jm, x], axis=jm),
         name="ML",
     )
-    M = te.compute(
-        (*outer, rows), lambda b, h, sp, r: te.max(ML[b, h, sp, r, xm], axis=xm), name="M"
-    )
-    P = te.compute(
-        (*outer, rows, vectors, V),
-        lambda b, h, sp, r, jo, ji: tirx.Select(
-            places.in_range(b, sp, jo, ji),
-            weight(p, SM[b, h, sp, r, jo, ji], M[b, h, sp, r]),
-            float32(0.0),
-        ),
-        name="P",
-    )
+
+    def top(b: Any, h: Any, sp: Any, r: Any) -> Any:
+        highest = ML[b, h, sp, r, xm]
+        return te.max(highest - float32(LARGEST_LOG2) if tiles.halves else highest, axis=xm)
+
+    M = te.compute((*outer, rows), top, name="M")
+
+    def weight_at(b: Any, h: Any, sp: Any, r: Any, jo: Any, ji: Any) -> Any:
+        number = weight(p, SM[b, h, sp, r, jo, ji], M[b, h, sp, r])
+        inside = tirx.Select(places.in_range(b, sp, jo, ji), number, float32(0.0))
+        return tirx.Cast("float16", inside) if tiles.halves else inside
+
+    P = te.compute((*outer, rows, vectors, V), weight_at, name="P")
     LL = te.compute(
         (*outer, rows, V),
-        lambda b, h, sp, r, x: te.sum(P[b, h, sp, r, js, x], axis=js),
+        lambda b, h, sp, r, x: te.sum(_wide(P[b, h, sp, r, js, x], tiles), axis=js),
         name="LL",
     )
     L = te.compute(
@@ -66,7 +68,8 @@ def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors
 
     def query_at(b: Any, h: Any, row: Any, column: Any) -> Any:
         head, i = places.query(row)
-        return p.query(b, h * p["group"] + head, i, column) * p["scale_log2"]
+        number = p.query(b, h * p["group"] + head, i, column, raw=tiles.halves)
+        return number if tiles.halves else number * p["scale_log2"]
 
     QS = te.compute((p["batch"], p.kv_heads, rows, p.head_dim), query_at, name="QS")
 
@@ -75,6 +78,8 @@ def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors
 
     if tiles.integer:
         tree = digit_scores(p, QS, (*outer, vectors, V), key)
+    elif tiles.halves:
+        tree = half_scores(QS, (*outer, vectors, V), key)
     else:
         dd = te.reduce_axis((0, p.head_dim // SV), "dd")
         tree = te.compute(
@@ -94,6 +99,8 @@ def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors
         s = tree[b, h, sp, jo, ji, r, 0]
         if width > 1:
             s = s + tree[b, h, sp, jo, ji, r, 1]
+        if tiles.halves:
+            s = s * p["scale_log2"]
         scale = p.scale_of("key_scale", b, h, places.key(b, sp, jo, ji))
         return s if scale is None else s * scale
 
@@ -116,7 +123,8 @@ def _values(
     def term(index: tuple[Any, ...], jo: Any, ji: Any) -> tuple[Any, Any]:
         b, h, sp, r, c = index
         key = places.key(b, sp, jo, ji)
-        weight_of, scale = P[b, h, sp, r, jo, ji], p.scale_of("value_scale", b, h, key)
+        weight_of = _wide(P[b, h, sp, r, jo, ji], tiles)
+        scale = p.scale_of("value_scale", b, h, key)
         return weight_of if scale is None else weight_of * scale, p.value(
             b, h, p.clamped(b, key), c
         )
@@ -135,6 +143,11 @@ def _values(
         name="OT",
     )
     return repaired(p, OT, tiles.value_lanes, lambda *index: term(index, *again), again)
+
+
+def _wide(weight: Any, tiles: SplitKVTiles) -> Any:
+    """A weight as float32."""
+    return tirx.Cast("float32", weight) if tiles.halves else weight
 
 
 def _halve(terms: te.Tensor, width: int) -> te.Tensor:
