@@ -2,12 +2,17 @@
 
 bfloat16 products are those of BFMMLA where a core has it, sixteen an instruction: the variant for matrix
 units (tvm_attention.lowering.bfmmla). Else float16 and bfloat16 are converted to float32 as keys and
-values are copied, once a call, and products are those of float32: FMLA on float16 accumulates in float16,
-which does not hold the library's accuracy. FMLAL and BFMLALB/T do, but give four products an instruction,
-as many as float32's FMLA, whose operands are each loaded once for many products. Decoding multiplies int8
-keys as they are stored by SDOT, sixteen products an instruction, where a core has it: a query is three
-int8 digits, which hold float32's accuracy (tvm_attention.compute.digits); int8 values are converted.
-SMMLA, twice SDOT for pairs of rows, is not used.
+values are copied, once a call, and products are those of float32. FMLA on float16, eight products an
+instruction, is not used: its sums are float16 numbers, of 11 bits and no more than 65504.
+
+Decoding uses keys and values once, so that conversions count. Where a core has them,
+
+- FMLAL and FMLAL2 add products of float16 numbers to float32 sums, four an instruction like float32's FMLA,
+  with nothing to convert (tvm_attention.lowering.halves);
+- SDOT multiplies int8 keys, sixteen products an instruction: a query is three int8 digits, which hold
+  float32's accuracy (tvm_attention.compute.digits); int8 values are converted.
+
+docs/selection.md has what BFMLALB/T and SMMLA would save, which are not used.
 
 SVE (``target.sve_bits``): the same schedules on longer vectors of a fixed length, scalars broadcast by a
 load, since its FMLA takes elements of a quarter of a vector only. At 128 bits, and at V1's 256 on half
@@ -186,7 +191,7 @@ def _split_kv(w: AttentionWorkload, rows: int, machine: MachineParameters) -> Ca
             "streams": 4,
             "prefetch": 0,
             **({"integer_products": int(rows == 1)} if integer_serves(w, machine) else {}),
-            **({"half_products": 1} if halves_serve(w, machine) else {}),
+            **({"half_products": 2 if rows == 1 else 1} if halves_serve(w, machine) else {}),
         },
     )
 

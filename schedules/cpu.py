@@ -105,14 +105,15 @@ def _build_matrix(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Can
 def _build_split_kv(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:
     rows = decode_rows(w)
     assert rows is not None
+    halves = dict(c.decisions).get("half_products", 0)
     tiles = SplitKVTiles(
         rows,
         m.lanes,
-        dividing_lanes(p.head_dim, m.lanes),
+        halves * m.lanes or dividing_lanes(p.head_dim, m.lanes),
         dividing_lanes(p.value_dim, m.lanes),
         c["streams"],
         bool(dict(c.decisions).get("integer_products")),
-        bool(dict(c.decisions).get("half_products")),
+        halves,
     )
     return schedule_split_kv(split_kv(p, tiles), c, tiles)
 

@@ -54,27 +54,22 @@ def _output_tile(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) ->
     for loop in (row_in, vector, tile_row, tile_vector):
         sch.unroll(loop)
     sch.vectorize(lane)
+    _sums(sch, get("OI"), ji, tile_lane, tiles)
     if tiles.halves:
-        half, _ = sch.split(tile_lane, [None, lanes])
-        vectorise_last(sch, sch.decompose_reduction(get("OI"), ji), lanes)
         annotate(sch, ji, {"half_weights": 1})
-        annotate(sch, half, {"halves": 1})
-    else:
-        sch.vectorize(tile_lane)
-        sch.decompose_reduction(get("OI"), ji)
     sch.decompose_reduction(get("OT"), jo)
     sch.compute_at(get("L"), task, preserve_unit_loops=True)
-    place(sch, ("LL", "P", "M", "ML", "SM", "S"), task)
+    place(sch, ("PH", "LL", "P", "M", "ML", "SM", "S"), task)
 
 
 def _softmax(sch: Schedule) -> None:
     """The scores' maximum is taken as they are computed, the weights are computed as they are used."""
     get = sch.get_sblock
-    for name, notes in (("SM", _KEYS), ("P", _VALUES)):
+    for name in present(sch, ("SM", "P", "PH")):
         row, key, lane = sch.get_loops(get(name))[-3:]
         sch.reorder(key, row, lane)
         sch.vectorize(lane)
-        annotate(sch, key, notes)
+        annotate(sch, key, _KEYS if name == "SM" else _VALUES)
     for name, notes in (("ML", _KEYS), ("LL", _VALUES)):
         row, lane, key = sch.get_loops(get(name))[-3:]
         sch.reorder(key, row, lane)
@@ -98,10 +93,8 @@ def _scores(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any, tree: l
         sch.compute_at(get(name), jo, preserve_unit_loops=True)
     if tiles.integer:
         _digits(sch, c, tiles, task)
-    elif tiles.halves:
-        _halves(sch, c, tiles)
     else:
-        _products(sch, c)
+        _products(sch, c, tiles)
     sch.compute_at(get("QS"), task, preserve_unit_loops=True)
     vectorise_last(sch, get("QS"), tiles.score_lanes)
     for name in [*tree, *present(sch, ("DF",))]:
@@ -110,35 +103,34 @@ def _scores(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any, tree: l
         sch.vectorize(lane)
 
 
-def _products(sch: Schedule, c: Candidate) -> None:
+def _products(sch: Schedule, c: Candidate, tiles: SplitKVTiles) -> None:
     """Lanes of float32 sums."""
     block = sch.get_sblock("DOT")
-    key, row, lane, k = sch.get_loops(block)[-4:]
+    half = [sch.get_loops(block)[-1]] if tiles.halves == 1 else []
+    key, row, lane, k = sch.get_loops(block)[-4 - len(half) :][:4]
     key_tile, key_in = sch.split(key, [None, c["score_keys"]])
-    sch.reorder(key_tile, k, key_in, row, lane)
+    sch.reorder(key_tile, k, key_in, row, *half, lane)
     accumulator = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(accumulator, key_tile, preserve_unit_loops=True)
     *copy, copy_lane = sch.get_loops(accumulator)[-3:]
     for loop in (*copy, key_in, row):
         sch.unroll(loop)
     sch.vectorize(copy_lane)
-    sch.vectorize(lane)
-    sch.decompose_reduction(block, k)
+    _sums(sch, block, k, lane, tiles, *half)
 
 
-def _halves(sch: Schedule, c: Candidate, tiles: SplitKVTiles) -> None:
-    """Lanes of float32 sums, to which a vector of float16 products goes by halves."""
-    block = sch.get_sblock("DOT")
-    key, row, lane, k, half = sch.get_loops(block)[-5:]
-    key_tile, key_in = sch.split(key, [None, c["score_keys"]])
-    sch.reorder(key_tile, k, key_in, row, half, lane)
-    accumulator = sch.cache_write(block, 0, "local")
-    sch.reverse_compute_at(accumulator, key_tile, preserve_unit_loops=True)
-    *copy, copy_lane = sch.get_loops(accumulator)[-3:]
-    for loop in (*copy, key_in, row):
-        sch.unroll(loop)
-    sch.vectorize(copy_lane)
-    vectorise_last(sch, sch.decompose_reduction(block, k), tiles.score_lanes)
+def _sums(
+    sch: Schedule, block: Any, k: Any, lane: Any, tiles: SplitKVTiles, half: Any = None
+) -> None:
+    """Sums of products along ``lane``, which are float16's by halves (tvm_attention.lowering.halves): those
+    that ``half`` runs over, else those of the lanes."""
+    if not tiles.halves:
+        sch.vectorize(lane)
+        sch.decompose_reduction(block, k)
+        return
+    if half is None:
+        half, _ = sch.split(lane, [2, None])
+    vectorise_last(sch, sch.decompose_reduction(block, k), tiles.lanes)
     annotate(sch, half, {"halves": 1})
 
 

@@ -99,7 +99,7 @@ def _split_kv_choices(w: AttentionWorkload, m: MachineParameters) -> Choices:
         "streams": tuple(n for n in (1, 2, 4) if n <= m.lanes),
         "prefetch": (0, 1, 2, 4, 8),
         **({"integer_products": (0, 1)} if integer_serves(w, m) else {}),
-        **({"half_products": (0, 1)} if halves_serve(w, m) else {}),
+        **({"half_products": (0, 1, 2)} if halves_serve(w, m) else {}),
     }
 
 
@@ -119,9 +119,14 @@ def _refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -> str | 
         lanes = dividing_lanes(w.value_dim, m.lanes)
         if (w.value_dim // lanes) % c["value_vectors"]:
             return f"value_vectors={c['value_vectors']} does not divide the value vectors"
-        if dict(c.decisions).get("half_products") and c["value_vectors"] % 2:
+        of_digits, of_halves = (
+            dict(c.decisions).get(f"{n}_products", 0) for n in ("integer", "half")
+        )
+        if of_halves and c["value_vectors"] % 2:
             return f"value_vectors={c['value_vectors']} is odd: halves of a vector make two"
-        sums = DIGITS * rows if dict(c.decisions).get("integer_products") else rows
+        if c["score_keys"] > m.lanes and (of_digits or of_halves):
+            return f"score_keys={c['score_keys']} exceeds the {m.lanes} keys of a vector"
+        sums = rows * (DIGITS if of_digits else of_halves or 1)
         if not _fits(sums, c["score_keys"], m, 1):
             return "the score tile does not fit into the registers"
         return None if _fits(c["value_rows"], c["value_vectors"], m, 1) else "value tile too large"

@@ -14,16 +14,19 @@ from tvm import te, tirx
 
 from tvm_attention.compute.digits import digit_scores
 from tvm_attention.compute.exp2 import power
-from tvm_attention.compute.halves import LARGEST_LOG2, half_scores
 from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
 from tvm_attention.compute.repair import Element, repaired
 from tvm_attention.compute.rows import Rows
 from tvm_attention.compute.scores import modified, weight
 from tvm_attention.compute.splits import Places, SplitKVTiles
 
+# Weights that become float16 numbers are of 2**15 at most, not of one: those of 2**-29 of the largest have all
+# their bits, and zero is what is below 2**-40 of it. The logarithm of that:
+_LARGEST_HALF = 15.0
+
 
 def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
-    """Stages QS, (QL, QM, QF, QI, QD,) DOT, (DF,) T<n> (halving tree), S, SM, ML, M, P, LL, L, OI, OT, PART,
+    """Stages QS, (QL, QM, QF, QI, QD,) DOT, (DF,) T<n> (halving tree), S, SM, ML, M, P, LL, L, (PH,) OI, OT, PART,
     then MM, W, LS, N, OS, O."""
     rows, V = tiles.rows, tiles.lanes
     vectors = ceil_div(ceil_div(p["key_length"], V), p["splits"])  # of a split, at most
@@ -40,19 +43,22 @@ def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
 
     def top(b: Any, h: Any, sp: Any, r: Any) -> Any:
         highest = ML[b, h, sp, r, xm]
-        return te.max(highest - float32(LARGEST_LOG2) if tiles.halves else highest, axis=xm)
+        return te.max(highest - float32(_LARGEST_HALF) if tiles.halves else highest, axis=xm)
 
     M = te.compute((*outer, rows), top, name="M")
 
-    def weight_at(b: Any, h: Any, sp: Any, r: Any, jo: Any, ji: Any) -> Any:
-        number = weight(p, SM[b, h, sp, r, jo, ji], M[b, h, sp, r])
-        inside = tirx.Select(places.in_range(b, sp, jo, ji), number, float32(0.0))
-        return tirx.Cast("float16", inside) if tiles.halves else inside
-
-    P = te.compute((*outer, rows, vectors, V), weight_at, name="P")
+    P = te.compute(
+        (*outer, rows, vectors, V),
+        lambda b, h, sp, r, jo, ji: tirx.Select(
+            places.in_range(b, sp, jo, ji),
+            weight(p, SM[b, h, sp, r, jo, ji], M[b, h, sp, r]),
+            float32(0.0),
+        ),
+        name="P",
+    )
     LL = te.compute(
         (*outer, rows, V),
-        lambda b, h, sp, r, x: te.sum(_wide(P[b, h, sp, r, js, x], tiles), axis=js),
+        lambda b, h, sp, r, x: te.sum(P[b, h, sp, r, js, x], axis=js),
         name="LL",
     )
     L = te.compute(
@@ -68,7 +74,7 @@ def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors
 
     def query_at(b: Any, h: Any, row: Any, column: Any) -> Any:
         head, i = places.query(row)
-        number = p.query(b, h * p["group"] + head, i, column, raw=tiles.halves)
+        number = p.query(b, h * p["group"] + head, i, column, raw=bool(tiles.halves))
         return number if tiles.halves else number * p["scale_log2"]
 
     QS = te.compute((p["batch"], p.kv_heads, rows, p.head_dim), query_at, name="QS")
@@ -78,17 +84,17 @@ def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors
 
     if tiles.integer:
         tree = digit_scores(p, QS, (*outer, vectors, V), key)
-    elif tiles.halves:
-        tree = half_scores(QS, (*outer, vectors, V), key)
     else:
-        dd = te.reduce_axis((0, p.head_dim // SV), "dd")
-        tree = te.compute(
-            (*outer, vectors, V, rows, SV),
-            lambda b, h, sp, jo, ji, r, x: te.sum(
-                key(b, h, sp, jo, ji, dd * SV + x) * QS[b, h, r, dd * SV + x], axis=dd
-            ),
-            name="DOT",
-        )
+        both = 2 if tiles.halves == 1 else 1  # halves of a vector that go to the same sums
+        dd = te.reduce_axis((0, p.head_dim // (SV * both)), "dd")
+        half = te.reduce_axis((0, both), "half")
+
+        def product(b: Any, h: Any, sp: Any, jo: Any, ji: Any, r: Any, x: Any) -> Any:
+            d = dd * SV + x if both == 1 else (dd * both + half) * SV + x
+            term = key(b, h, sp, jo, ji, d) * _wide(QS[b, h, r, d], tiles)
+            return te.sum(term, axis=dd if both == 1 else [dd, half])
+
+        tree = te.compute((*outer, vectors, V, rows, SV), product, name="DOT")
     # The partial sums of a vector are added by halves: a scalar sum of its lanes is a chain of adds.
     width = SV
     while width > 2:
@@ -118,22 +124,25 @@ def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors
 def _values(
     p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors: Any, P: te.Tensor
 ) -> Element:
-    """Stages OI, the weighted values of a vector of keys, and OT, those of a split."""
+    """Stages PH, weights of float16, OI, the weighted values of a vector of keys, and OT, those of a split."""
 
     def term(index: tuple[Any, ...], jo: Any, ji: Any) -> tuple[Any, Any]:
         b, h, sp, r, c = index
         key = places.key(b, sp, jo, ji)
-        weight_of = _wide(P[b, h, sp, r, jo, ji], tiles)
-        scale = p.scale_of("value_scale", b, h, key)
+        weight_of, scale = P[b, h, sp, r, jo, ji], p.scale_of("value_scale", b, h, key)
         return weight_of if scale is None else weight_of * scale, p.value(
             b, h, p.clamped(b, key), c
         )
 
+    if tiles.halves:
+        PH = te.compute(P.shape, lambda *i: tirx.Cast("float16", P[i]), name="PH")
     extents = {"jo": vectors, "ji": tiles.lanes}
     jo, ji, *again = (te.reduce_axis((0, extents[n[:2]]), n) for n in ("jo", "ji", "jox", "jix"))
 
     def product(b: Any, h: Any, sp: Any, r: Any, vector: Any, c: Any) -> Any:
         w, v = term((b, h, sp, r, c), vector, ji)
+        if tiles.halves:
+            w = _wide(PH[b, h, sp, r, vector, ji], tiles)
         return te.sum(w * v, axis=ji)
 
     OI = te.compute((*outer, tiles.rows, vectors, p.value_dim), product, name="OI")
@@ -145,9 +154,9 @@ def _values(
     return repaired(p, OT, tiles.value_lanes, lambda *index: term(index, *again), again)
 
 
-def _wide(weight: Any, tiles: SplitKVTiles) -> Any:
-    """A weight as float32."""
-    return tirx.Cast("float32", weight) if tiles.halves else weight
+def _wide(stored: Any, tiles: SplitKVTiles) -> Any:
+    """An element of a query, or a weight, as float32."""
+    return tirx.Cast("float32", stored) if tiles.halves else stored
 
 
 def _halve(terms: te.Tensor, width: int) -> te.Tensor:

@@ -15,7 +15,9 @@ class SplitKVTiles:
     """rows: query rows folded onto a key-value head (at least group x query length); lanes: keys of a
     score vector; score_lanes and value_lanes: lanes that divide the head and value dimension; streams:
     places of a split that are read at the same time; integer: whether int8 keys are multiplied as they are
-    stored; halves: whether float16 queries, keys, weights and values are."""
+    stored; halves: 1 or 2
+    where float16 queries, keys, weights and values are (the products of two are exact in float32): how many
+    vectors of sums the products of a vector of keys go to."""
 
     rows: int
     lanes: int
@@ -23,7 +25,7 @@ class SplitKVTiles:
     value_lanes: int
     streams: int
     integer: bool = False
-    halves: bool = False
+    halves: int = 0
 
 
 class Places:

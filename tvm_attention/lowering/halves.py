@@ -15,9 +15,9 @@ from typing import Any
 from tvm import tirx
 from tvm.sym import Analyzer
 
-from tvm_attention.compute.halves import LANES, RUN
 from tvm_attention.lowering.statements import inside, loads, sequence, substituted, uses
 
+LANES = 4  # of a sum
 _INSTRUCTIONS = ("llvm.aarch64.neon.fmlal", "llvm.aarch64.neon.fmlal2")
 
 
@@ -54,10 +54,10 @@ def _products(halves: Any, turn: Any, number: int) -> Any:
 def _operand(load: Any, half: Any, lane: Any, turn: Any, number: int) -> Any:
     """Eight numbers: neighbours, or one of the weights of all turns eight times."""
     if uses(load, lane):
-        return _run_of(load.source, load.indices, {half: 0, lane: 0}, RUN * LANES)
+        return _run_of(load.source, load.indices, {half: 0, lane: 0}, 2 * LANES)
     weights = _run_of(load.source, load.indices, {turn: 0}, LANES)
     element = tirx.Shuffle([weights], [tirx.const(number, "int32")])
-    return tirx.Broadcast(element, RUN * LANES)
+    return tirx.Broadcast(element, 2 * LANES)
 
 
 def _run_of(
