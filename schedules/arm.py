@@ -101,6 +101,7 @@ def machine_parameters(target: HardwareTarget) -> MachineParameters:
             bfmmla="bf16" in has,
             dot_products="dotprod" in has,
             half_products="fp16fml" in has,
+            pair_products="i8mm" in has,
         )
     return replace(core, l1=target.l1d or core.l1, l2=target.l2 or core.l2)
 
@@ -190,10 +191,14 @@ def _split_kv(w: AttentionWorkload, rows: int, machine: MachineParameters) -> Ca
             "value_vectors": next(fitting),
             "streams": 4,
             "prefetch": 0,
-            **({"integer_products": int(rows == 1)} if integer_serves(w, machine) else {}),
+            **({"integer_products": _integer(rows, machine)} if integer_serves(w, machine) else {}),
             **({"half_products": 2 if rows == 1 else 1} if halves_serve(w, machine) else {}),
         },
     )
+
+
+def _integer(rows: int, machine: MachineParameters) -> int:
+    return 2 if machine.pair_products else int(rows == 1)
 
 
 def starting_points(workload: AttentionWorkload, machine: MachineParameters) -> list[Candidate]:

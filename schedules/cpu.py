@@ -112,7 +112,7 @@ def _build_split_kv(p: Problem, w: AttentionWorkload, m: MachineParameters, c: C
         halves * m.lanes or dividing_lanes(p.head_dim, m.lanes),
         dividing_lanes(p.value_dim, m.lanes),
         c["streams"],
-        bool(dict(c.decisions).get("integer_products")),
+        dict(c.decisions).get("integer_products", 0),
         halves,
     )
     return schedule_split_kv(split_kv(p, tiles), c, tiles)

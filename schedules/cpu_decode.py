@@ -8,6 +8,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 
 from tvm_attention.compute import SplitKVTiles
+from tvm_attention.compute.digits import DEPTH
 from tvm_attention.schedules.candidate import Candidate
 from tvm_attention.schedules.register_tile import annotate, vectorise_last
 from tvm_attention.schedules.repair import REPAIR, schedule_repair
@@ -29,7 +30,7 @@ def schedule_split_kv(func: tirx.PrimFunc, c: Candidate, tiles: SplitKVTiles) ->
     sch.unroll(vector)
     sch.vectorize(lane)
     _output_tile(sch, c, tiles, task)
-    tree = [f"T{w}" for w in (2, 4, 8, 16) if w < tiles.score_lanes]
+    tree = [] if tiles.integer == 2 else [f"T{w}" for w in (2, 4, 8, 16) if w < tiles.score_lanes]
     _scores(sch, c, tiles, task, tree)
     _softmax(sch)
     _merge(sch, tiles)
@@ -89,15 +90,20 @@ def _scores(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any, tree: l
     row, jo, ji = sch.get_loops(get("S"))[-3:]
     sch.reorder(jo, row, ji)
     annotate(sch, jo, {**_KEYS, **_ahead(c)})
+    if tiles.integer == 2:
+        pair, key = sch.split(ji, [None, 2])
+        sch.unroll(row)
+        sch.unroll(pair)
+        sch.vectorize(key)
     for name in [*tree, *present(sch, ("DF",)), "DOT"]:
         sch.compute_at(get(name), jo, preserve_unit_loops=True)
     if tiles.integer:
-        _digits(sch, c, tiles, task)
+        (_pairs_of_digits if tiles.integer == 2 else _digits)(sch, c, tiles, task)
     else:
         _products(sch, c, tiles)
     sch.compute_at(get("QS"), task, preserve_unit_loops=True)
     vectorise_last(sch, get("QS"), tiles.score_lanes)
-    for name in [*tree, *present(sch, ("DF",))]:
+    for name in [*tree, *(present(sch, ("DF",)) if tiles.integer == 1 else ())]:
         *_, row, lane = sch.get_loops(get(name))
         sch.unroll(row)
         sch.vectorize(lane)
@@ -149,6 +155,33 @@ def _digits(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) -> None
     vectorise_last(sch, sch.decompose_reduction(block, k), tiles.score_lanes)
     annotate(sch, lane, {"dot": 1})
     annotate(sch, k, {"dot_steps": 1})
+    _queries_digits(sch, tiles, task)
+
+
+def _pairs_of_digits(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) -> None:
+    """Two by two int32 sums, each of eight numbers of two digits and two keys."""
+    block, floats = sch.get_sblock("DOT"), sch.get_sblock("DF")
+    keys, pair, digit, key, k, number = sch.get_loops(block)[-6:]
+    tile, keys_in = sch.split(keys, [None, c["score_keys"] // 2])
+    sch.reorder(tile, k, keys_in, pair, digit, key, number)
+    accumulator = sch.cache_write(block, 0, "local")
+    sch.reverse_compute_at(accumulator, tile, preserve_unit_loops=True)
+    first = sch.decompose_reduction(block, k)
+    for stage in (accumulator, first, floats):
+        *outer, digit_of, key_of = sch.get_loops(stage)[-4:]
+        sch.vectorize(sch.fuse(digit_of, key_of))
+        for loop in outer:
+            sch.unroll(loop)
+    for loop in (keys_in, pair):
+        sch.unroll(loop)
+    annotate(sch, digit, {"pairs": 1})
+    annotate(sch, k, {"dot_steps": 1})
+    place(sch, ("QW", "QP"), task)
+    vectorise_last(sch, sch.get_sblock("QP"), DEPTH)
+    _queries_digits(sch, tiles, task)
+
+
+def _queries_digits(sch: Schedule, tiles: SplitKVTiles, task: Any) -> None:
     place(sch, ("QD", "QI", "QF", "QM", "QL"), task)
     largest = sch.get_sblock("QL")
     lane, over = sch.get_loops(largest)[-2:]

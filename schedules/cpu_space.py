@@ -98,7 +98,7 @@ def _split_kv_choices(w: AttentionWorkload, m: MachineParameters) -> Choices:
         "value_vectors": (1, 2, 4, 8, 16),
         "streams": tuple(n for n in (1, 2, 4) if n <= m.lanes),
         "prefetch": (0, 1, 2, 4, 8),
-        **({"integer_products": (0, 1)} if integer_serves(w, m) else {}),
+        **({"integer_products": (0, 1, 2) if m.pair_products else (0, 1)} if integer_serves(w, m) else {}),
         **({"half_products": (0, 1, 2)} if halves_serve(w, m) else {}),
     }
 
@@ -112,24 +112,7 @@ def _fits(rows: int, vectors: int, m: MachineParameters, least: int) -> bool:
 def _refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -> str | None:
     assert w.value_dim is not None
     if c.variant == "split_kv":
-        rows = decode_rows(w)
-        assert rows is not None
-        if c["value_rows"] > rows:
-            return f"value_rows={c['value_rows']} exceeds the {rows} rows of the class"
-        lanes = dividing_lanes(w.value_dim, m.lanes)
-        if (w.value_dim // lanes) % c["value_vectors"]:
-            return f"value_vectors={c['value_vectors']} does not divide the value vectors"
-        of_digits, of_halves = (
-            dict(c.decisions).get(f"{n}_products", 0) for n in ("integer", "half")
-        )
-        if of_halves and c["value_vectors"] % 2:
-            return f"value_vectors={c['value_vectors']} is odd: halves of a vector make two"
-        if c["score_keys"] > m.lanes and (of_digits or of_halves):
-            return f"score_keys={c['score_keys']} exceeds the {m.lanes} keys of a vector"
-        sums = rows * (DIGITS if of_digits else of_halves or 1)
-        if not _fits(sums, c["score_keys"], m, 1):
-            return "the score tile does not fit into the registers"
-        return None if _fits(c["value_rows"], c["value_vectors"], m, 1) else "value tile too large"
+        return _decode_refusal(w, m, c)
     if c.variant == "matrix":
         rows = c["query_block"] * c["query_strips"]
         if c["overlapped"] and (c["query_block"] != 32 or c["query_strips"] == 1 or w.window):
@@ -140,6 +123,30 @@ def _refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -> str | 
     if c.variant == "weights":
         return _weights_refusal(w, m, c)
     return _prefill_refusal(w, m, c)
+
+
+def _decode_refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -> str | None:
+    assert w.value_dim is not None
+    rows = decode_rows(w)
+    assert rows is not None
+    if c["value_rows"] > rows:
+        return f"value_rows={c['value_rows']} exceeds the {rows} rows of the class"
+    if (w.value_dim // dividing_lanes(w.value_dim, m.lanes)) % c["value_vectors"]:
+        return f"value_vectors={c['value_vectors']} does not divide the value vectors"
+    digits, halves = (dict(c.decisions).get(f"{n}_products", 0) for n in ("integer", "half"))
+    if halves and c["value_vectors"] % 2:
+        return f"value_vectors={c['value_vectors']} is odd: halves of a vector make two"
+    if (halves or digits) and c["score_keys"] > m.lanes:
+        return f"score_keys={c['score_keys']} exceeds the {m.lanes} keys of a vector"
+    sums, keys = rows * (halves or 1), c["score_keys"]
+    if digits:
+        # Two digits and two keys share a vector of sums.
+        sums, keys = (DIGITS * rows, keys) if digits == 1 else (-(-DIGITS * rows // 2), keys // 2)
+    if not keys:
+        return "score_keys=1: keys are multiplied in pairs"
+    if not _fits(sums, keys, m, 1):
+        return "the score tile does not fit into the registers"
+    return None if _fits(c["value_rows"], c["value_vectors"], m, 1) else "value tile too large"
 
 
 def _weights_refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -> str | None:

@@ -14,7 +14,8 @@ class MachineParameters:
     it multiplies tiles of bfloat16 (AMX); exponent_instructions: whether instructions split a number at its
     floor and scale by powers of two (AVX-512's VREDUCEPS and VSCALEFPS); bfmmla: whether a vector instruction
     multiplies small matrices of bfloat16; dot_products: whether one adds products of int8 to int32 sums;
-    half_products: whether one adds products of float16 to float32 sums."""
+    half_products: whether one adds products of float16 to float32 sums; pair_products: whether one multiplies
+    pairs of rows of int8."""
 
     lanes: int
     registers: int
@@ -28,6 +29,7 @@ class MachineParameters:
     bfmmla: bool = False
     dot_products: bool = False
     half_products: bool = False
+    pair_products: bool = False
 
     def multiplies_tiles(self, dtype: str) -> bool:
         """Whether tiles of operands of a dtype are multiplied faster than by FMAs. BFMMLA gives four times

@@ -12,7 +12,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tvm_attention.compute.digits import digit_scores
+from tvm_attention.compute.digits import digit_scores, pair_scores
 from tvm_attention.compute.exp2 import power
 from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
 from tvm_attention.compute.repair import Element, repaired
@@ -82,8 +82,10 @@ def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors
     def key(b: Any, h: Any, sp: Any, jo: Any, ji: Any, d: Any) -> Any:
         return p.key(b, h, places.key(b, sp, jo, ji), d, raw=tiles.integer)
 
-    if tiles.integer:
-        tree = digit_scores(p, QS, (*outer, vectors, V), key)
+    if tiles.integer == 2:
+        product_of = pair_scores(QS, (*outer, vectors), V, key)
+    elif tiles.integer:
+        product_of = _lanes_added(digit_scores(QS, (*outer, vectors, V), key), SV)
     else:
         both = 2 if tiles.halves == 1 else 1  # halves of a vector that go to the same sums
         dd = te.reduce_axis((0, p.head_dim // (SV * both)), "dd")
@@ -94,23 +96,17 @@ def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors
             term = key(b, h, sp, jo, ji, d) * _wide(QS[b, h, r, d], tiles)
             return te.sum(term, axis=dd if both == 1 else [dd, half])
 
-        tree = te.compute((*outer, vectors, V, rows, SV), product, name="DOT")
-    # The partial sums of a vector are added by halves: a scalar sum of its lanes is a chain of adds.
-    width = SV
-    while width > 2:
-        width //= 2
-        tree = _halve(tree, width)
+        DOT = te.compute((*outer, vectors, V, rows, SV), product, name="DOT")
+        product_of = _lanes_added(DOT, SV)
 
-    def last_halves(b: Any, h: Any, sp: Any, r: Any, jo: Any, ji: Any) -> Any:
-        s = tree[b, h, sp, jo, ji, r, 0]
-        if width > 1:
-            s = s + tree[b, h, sp, jo, ji, r, 1]
+    def scaled(b: Any, h: Any, sp: Any, r: Any, jo: Any, ji: Any) -> Any:
+        s = product_of(b, h, sp, jo, ji, r)
         if tiles.halves:
             s = s * p["scale_log2"]
         scale = p.scale_of("key_scale", b, h, places.key(b, sp, jo, ji))
         return s if scale is None else s * scale
 
-    S = te.compute((*outer, rows, vectors, V), last_halves, name="S")
+    S = te.compute((*outer, rows, vectors, V), scaled, name="S")
 
     def score(b: Any, h: Any, sp: Any, r: Any, jo: Any, ji: Any) -> Any:
         head, i = places.query(r)
@@ -157,6 +153,15 @@ def _values(
 def _wide(stored: Any, tiles: SplitKVTiles) -> Any:
     """An element of a query, or a weight, as float32."""
     return tirx.Cast("float32", stored) if tiles.halves else stored
+
+
+def _lanes_added(terms: te.Tensor, width: int) -> Element:
+    """Stages T<n>: the partial sums of a vector are added by halves, as a scalar sum of its lanes is a chain of
+    adds."""
+    while width > 2:
+        width //= 2
+        terms = _halve(terms, width)
+    return lambda *i: terms[(*i, 0)] + terms[(*i, 1)] if width > 1 else terms[(*i, 0)]
 
 
 def _halve(terms: te.Tensor, width: int) -> te.Tensor:

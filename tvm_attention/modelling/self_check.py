@@ -15,10 +15,10 @@ Cortex-A78          Software Optimization Guide, PJDOC-466751330-   two FMLA and
                     9691                                            the A76's
 Neoverse N1         Software Optimization Guide, PJDOC-466751330-   two FMLA, SDOT and loads
                     9707
-Neoverse V1         Software Optimization Guide, PJDOC-466751330-   four FMLA, SDOT, BFMMLA and FMLAL, three
-                    9685                                            loads
-Neoverse N2         Software Optimization Guide, PJDOC-466751330-   two FMLA, SDOT, BFMMLA and FMLAL, three
-                    18256                                           loads
+Neoverse V1         Software Optimization Guide, PJDOC-466751330-   four FMLA, SDOT, SMMLA, BFMMLA and FMLAL,
+                    9685                                            three loads
+Neoverse N2         Software Optimization Guide, PJDOC-466751330-   two FMLA, SDOT, SMMLA, BFMMLA and FMLAL,
+                    18256                                           three loads
 Apple M1            Apple Silicon CPU Optimization Guide            four vector pipelines, three loads
 Sapphire Rapids     Intel 64 and IA-32 Architectures Optimization   two FMA and two loads of 512 bits
                     Reference Manual, 248966
@@ -50,6 +50,7 @@ _ARM = {
     "24 BFMMLA": [f"bfmmla v{n}.4s, v30.8h, v31.8h" for n in range(24)],
     "24 FMLAL by element": [f"fmlal v{n}.4s, v30.4h, v15.h[1]" for n in range(15)]
     + [f"fmlal2 v{n}.4s, v30.4h, v15.h[1]" for n in range(16, 25)],
+    "24 SMMLA": [f"smmla v{n}.4s, v30.16b, v31.16b" for n in range(24)],
 }
 _X86 = {
     "24 FMA": [f"vfmadd231ps %zmm30, %zmm31, %zmm{n}" for n in range(24)],
@@ -66,8 +67,8 @@ EXPECTED: Mapping[str, tuple[float | None, ...]] = {
     "cortex_a76": (12, 12, 2, 2, 12, 12),
     "cortex_a78": (12, 12, 2, 2, 12, 12),
     "neoverse_n1": (12, 12, 2, 2, 12, 12),
-    "neoverse_v1": (6, 6, 4 / 3, 4 / 3, 6, 6, 6, 6),
-    "neoverse_n2": (12, 12, 4 / 3, 4 / 3, 12, 12, 12, 12),
+    "neoverse_v1": (6, 6, 4 / 3, 4 / 3, 6, 6, 6, 6, 6),
+    "neoverse_n2": (12, 12, 4 / 3, 4 / 3, 12, 12, 12, 12, 12),
     "m1": (6, 6, 4 / 3, 4 / 3, 6, 6, None, 6),
     "sapphirerapids": (12, 12, 2),
     "x86_64_v4": (12, 12, 2),
