@@ -9,10 +9,10 @@ Decoding uses keys and values once, so that conversions count. Where a core has 
 
 - FMLAL and FMLAL2 add products of float16 numbers to float32 sums, four an instruction like float32's FMLA,
   with nothing to convert (tvm_attention.lowering.halves);
-- SDOT multiplies int8 keys, sixteen products an instruction: a query is three int8 digits, which hold
-  float32's accuracy (tvm_attention.compute.digits); int8 values are converted.
+- SDOT multiplies int8 keys, sixteen products an instruction, and SMMLA pairs of them, 32: a query is three
+  int8 digits, which hold float32's accuracy (tvm_attention.compute.digits); int8 values are converted.
 
-docs/selection.md has what BFMLALB/T and SMMLA would save, which are not used.
+docs/selection.md has what that saves, and what BFMLALB/T would, which are not used.
 
 SVE (``target.sve_bits``): the same schedules on longer vectors of a fixed length, scalars broadcast by a
 load, since its FMLA takes elements of a quarter of a vector only. At 128 bits, and at V1's 256 on half
@@ -24,17 +24,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tvm_attention.schedules.candidate import Candidate
+from tvm_attention.schedules.cpu_decode_space import (
+    decode_rows,
+    halves_serve,
+    integer_serves,
+    split_kv_serves,
+)
 from tvm_attention.schedules.cpu_space import (
     ROWS,
     build,
     converts,
-    decode_rows,
     design_space,
-    halves_serve,
-    integer_serves,
     matrix_serves,
     running_serves,
-    split_kv_serves,
 )
 from tvm_attention.schedules.machine import MachineParameters
 from tvm_attention.target import HardwareTarget
@@ -178,8 +180,9 @@ def _key_block(w: AttentionWorkload, machine: MachineParameters, rows: int) -> i
 
 
 def _split_kv(w: AttentionWorkload, rows: int, machine: MachineParameters) -> Candidate:
-    """Accumulators of a value tile: at most 16, the rest of the registers for what is loaded. Integer scores
-    have three sums for each row and key: of several rows they save little or nothing, by the models."""
+    """Accumulators of a value tile: at most 16, the rest of the registers for what is loaded. Scores by SDOT
+    have three sums for each row and key: of several rows they save little or nothing, by the models. Sums of
+    either half of float16 products hide the latency of one row's."""
     assert w.value_dim is not None
     value_rows = min(rows, 4)
     fitting = (v for v in (8, 4, 2, 1) if w.value_dim % (4 * v) == 0 and value_rows * v <= 16)

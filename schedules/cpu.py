@@ -24,6 +24,7 @@ from tvm_attention.compute import (
 )
 from tvm_attention.schedules.candidate import Candidate
 from tvm_attention.schedules.cpu_decode import schedule_split_kv
+from tvm_attention.schedules.cpu_decode_space import decode_rows, dividing_lanes
 from tvm_attention.schedules.cpu_matrix import schedule_matrix
 from tvm_attention.schedules.cpu_prefill import (
     schedule_blocks_and_merge,
@@ -32,7 +33,6 @@ from tvm_attention.schedules.cpu_prefill import (
     schedule_weights,
 )
 from tvm_attention.schedules.cpu_running import schedule_running
-from tvm_attention.schedules.cpu_space import decode_rows, dividing_lanes
 from tvm_attention.schedules.cpu_task import Widths
 from tvm_attention.schedules.machine import MachineParameters
 from tvm_attention.workload import AttentionWorkload

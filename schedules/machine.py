@@ -31,6 +31,12 @@ class MachineParameters:
     half_products: bool = False
     pair_products: bool = False
 
+    def holds(self, rows: int, vectors: int, least: int = 1) -> bool:
+        """Whether a register tile's accumulators, operands and broadcast fit into registers, and are so many
+        at least, which hide an FMA's latency."""
+        broadcast = 0 if self.broadcast_operand else 1
+        return least <= rows * vectors and rows * vectors + vectors + broadcast <= self.registers
+
     def multiplies_tiles(self, dtype: str) -> bool:
         """Whether tiles of operands of a dtype are multiplied faster than by FMAs. BFMMLA gives four times
         the products, of which float16 and float32 would need four and six."""

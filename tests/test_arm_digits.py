@@ -1,5 +1,5 @@
-"""Decoding int8 caches by SDOT and SMMLA: where they are offered, what kernels consist of, their results under
-qemu."""
+"""Decoding int8 caches by SDOT and SMMLA: where they are offered, what kernels consist of, their results
+under qemu."""
 
 from __future__ import annotations
 

@@ -29,9 +29,7 @@ from tvm_attention.target import named_target, with_sve
 from tvm_attention.workload import AttentionWorkload
 
 N2 = named_target("neoverse-n2")
-ONE = AttentionWorkload(
-    head_dim=64, query_length=1, query_heads=2, kv_heads=2, dtype="float16"
-)
+ONE = AttentionWorkload(head_dim=64, query_length=1, query_heads=2, kv_heads=2, dtype="float16")
 # One row, whose products go to sums of either half; four, that share sums; masks and options, short heads.
 KERNELS = (
     (ONE, {}),
@@ -105,8 +103,8 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_its_loops_convert_nothing_that_is_stored(
     kernels: list[ExportedKernel], tmp_path: Path
 ) -> None:
-    """By the disassembly: as many FMLAL as FMLAL2, which take elements of the weights, and nothing that widens
-    float16 numbers."""
+    """By the disassembly: as many FMLAL as FMLAL2, which take elements of the weights, and nothing that
+    widens float16 numbers."""
     path = tmp_path / "kernel.o"
     for kernel in kernels[:2]:
         write_object(kernel, path)

@@ -3,8 +3,8 @@ SMMLA, which adds eight to each of two by two.
 
 A schedule annotates with ``dot`` the loop over the lanes of a sum; inside it is the loop over the four
 numbers of a lane, around one store ``sum[..., x] += int32(a[..., 4 x + y]) * int32(b[..., 4 x + y])``. It
-annotates with ``pairs`` the first of the loops over two rows of a, two of b, and eight numbers, around a store
-``sum[..., i, j] += int32(a[..., y]) * int32(b[..., i, y])``, b's rows lying side by side. It
+annotates with ``pairs`` the first of the loops over two rows of a, two of b, and eight numbers, around a
+store ``sum[..., i, j] += int32(a[..., i, y]) * int32(b[..., y])``, a's rows lying side by side. It
 annotates with ``dot_steps`` the loop around a tile of them: LLVM must not load what several steps need
 before the first, or it spills the sums.
 """
@@ -18,7 +18,8 @@ import tvm
 from tvm import tirx
 from tvm.sym import Analyzer
 
-from tvm_attention.compute.digits import DEPTH, LANES, RUN
+from tvm_attention.compute.digit_pairs import DEPTH
+from tvm_attention.compute.digits import LANES, RUN
 from tvm_attention.lowering.statements import (
     inside,
     loads,

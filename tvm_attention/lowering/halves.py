@@ -2,9 +2,9 @@
 half of a vector to float32 sums.
 
 A schedule annotates with ``halves`` the loop over both halves; inside it is the loop over the lanes of a sum,
-around one store ``sum[...] += float32(a[...]) * float32(b[...])`` in which a or b has no lanes, or both have. It
-annotates with ``half_weights`` a loop around a tile of them whose turns take their scalars from neighbours:
-these come as one vector, of which the instruction takes an element.
+around one store ``sum[...] += float32(a[...]) * float32(b[...])`` in which a or b has no lanes, or both have.
+It annotates with ``half_weights`` a loop around a tile of them whose turns take their scalars from
+neighbours: these come as one vector, of which the instruction takes an element.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ def _operand(load: Any, half: Any, lane: Any, turn: Any, number: int) -> Any:
     return tirx.Broadcast(element, 2 * LANES)
 
 
-def _run_of(
-    buffer: Any, indices: Any, places: Mapping[Any, int], count: int
-) -> Any:
+def _run_of(buffer: Any, indices: Any, places: Mapping[Any, int], count: int) -> Any:
     """A load of so many neighbours."""
     *outer, last = (Analyzer().simplify(_at(tirx.Evaluate(i), places).value) for i in indices)
     step = tirx.const(1, str(last.ty))
