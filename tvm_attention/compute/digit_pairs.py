@@ -33,7 +33,7 @@ def pair_scores(
         shape, lambda b, h, *i: tirx.Cast("float32", DOT(b, h, *i)) * QW(b, h, *i[-3:]), name="DF"
     )
 
-    def digit(index: tuple[Any, ...], ji: Any, number: Any) -> Any:
+    def digit(index: list[Any], ji: Any, number: Any) -> Any:
         pair, which = tirx.truncdiv(number, 2), tirx.truncmod(number, 2)
         return DF(*index, tirx.truncdiv(ji, 2), pair, which, tirx.truncmod(ji, 2))
 
