@@ -10,7 +10,12 @@ from tvm.s_tir import Schedule
 from tvm_attention.compute.matrix import SCORE_ROWS
 from tvm_attention.compute.matrix_operands import DEPTH, TILE_ROWS
 from tvm_attention.schedules.candidate import Candidate
-from tvm_attention.schedules.cpu_running import non_finite, running_maximum
+from tvm_attention.schedules.cpu_running import (
+    LAST_STRIPS,
+    non_finite,
+    running_maximum,
+    valid_strips,
+)
 from tvm_attention.schedules.cpu_task import ENDS, Widths, edges, look_for_non_finite, query_task
 from tvm_attention.schedules.register_tile import annotate, transposition, vectorise_last
 from tvm_attention.schedules.stages import place, present
@@ -39,6 +44,7 @@ def schedule_matrix(
         vectorise_last(sch, sch.get_sblock(name), w.lanes)
     for name in present(sch, ("ONES",)):
         vectorise_last(sch, sch.get_sblock(name), w.lanes)
+    valid_strips(sch, c, LAST_STRIPS)
     non_finite(sch, c, w.lanes)
     edges(sch, w)
     look_for_non_finite(sch)
@@ -181,9 +187,7 @@ def _packed_values(sch: Schedule, w: Widths) -> None:
 
 def _queries(sch: Schedule, c: Candidate, w: Widths) -> None:
     """Transposed, then split into pieces; bfloat16 queries by pairs of columns."""
-    for name in present(sch, ("QB", "QT")):
-        strip = sch.get_loops(sch.get_sblock(name))[-4 if name == "QB" else -3]
-        annotate(sch, strip, {"query_strip": c["query_block"]})
+    valid_strips(sch, c, {"QB": -4, "QT": -3})
     pair, piece, column = sch.get_loops(sch.get_sblock("QB"))[-3:]
     if not present(sch, ("QT",)):
         pair_tile, pair_in = sch.split(pair, [None, TILE_ROWS])

@@ -12,6 +12,9 @@ from tvm_attention.schedules.cpu_task import ENDS, Widths, edges, packed, query_
 from tvm_attention.schedules.register_tile import annotate, vectorise_last
 from tvm_attention.schedules.stages import place, present
 
+# The loop over strips of the stages that follow the last block of keys, from the innermost.
+LAST_STRIPS = {"EX": -5, **dict.fromkeys(ENDS, -2)}
+
 
 def schedule_running(func: tirx.PrimFunc, c: Candidate, w: Widths) -> Schedule:
     """A task is ``query_strips`` strips of queries; each block of keys serves all of them in turn."""
@@ -21,15 +24,25 @@ def schedule_running(func: tirx.PrimFunc, c: Candidate, w: Widths) -> Schedule:
     strip = _accumulators(sch, c, w.lanes)
     place(sch, ("L", "P", "A", "D", "RM", "M", "SC", "MT", "ST"), strip)
     place(sch, ("QT",), task)
-    annotate(sch, sch.get_loops(sch.get_sblock("QT"))[-3], {"query_strip": c["query_block"]})
+    valid_strips(sch, c, {"QT": -3})
     running_maximum(sch, w.lanes, *scores(sch, c, w.lanes, "block_keys"), unrolled=True)
     _weights_and_sum(sch, w.lanes)
     for name in ("A", "D", "RM"):
         vectorise_last(sch, sch.get_sblock(name), w.lanes)
+    valid_strips(sch, c, LAST_STRIPS)
     non_finite(sch, c, w.lanes)
     edges(sch, w)
     packed(sch, w.lanes)
     return sch
+
+
+def valid_strips(sch: Schedule, c: Candidate, loops: dict[str, int]) -> None:
+    """Stages run over the strips that have queries: the others' sums are whatever memory held, and dividing
+    by it costs more than a short row."""
+    for name in present(sch, tuple(loops)):
+        annotate(
+            sch, sch.get_loops(sch.get_sblock(name))[loops[name]], {"query_strip": c["query_block"]}
+        )
 
 
 def _accumulators(sch: Schedule, c: Candidate, lanes: int) -> Any:

@@ -18,6 +18,7 @@ from tvm_attention.schedules.cpu_space import (
     running_serves,
 )
 from tvm_attention.schedules.machine import MachineParameters
+from tvm_attention.schedules.matrix_defaults import default_matrix, matrix_is_faster
 from tvm_attention.target import HardwareTarget
 from tvm_attention.workload import AttentionWorkload
 
@@ -73,16 +74,47 @@ def machine_parameters(target: HardwareTarget) -> MachineParameters:
 def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -> Candidate:
     """What runs where no record fits: tiles that measured well by hand, sized by the machine.
 
-    Split-KV to decode, otherwise running attention, on the matrix unit where that is faster; where that does
-    not serve, row-block up to about a thousand keys and blocks-and-merge beyond.
+    Split-KV to decode, otherwise running attention, on the matrix unit where that is faster; row-block where
+    queries and keys are few, and where running attention does not serve, there up to about a thousand keys
+    and blocks-and-merge beyond.
     """
     rows = decode_rows(workload)
     if rows is not None and split_kv_serves(workload, machine):
         return _default_split_kv(workload, machine, rows)
-    if matrix_serves(workload, machine) and _matrix_is_faster(workload):
-        return _default_matrix(workload)
+    if matrix_serves(workload, machine) and matrix_is_faster(workload):
+        return default_matrix(workload)
+    if _row_block_is_faster(workload, machine):
+        return _default_of_few(workload, machine)
     if running_serves(workload) and workload.output != "weights":
         return _default_running(workload, machine)
+    return _default_apart(workload, machine)
+
+
+def _row_block_is_faster(w: AttentionWorkload, machine: MachineParameters) -> bool:
+    """Measured with 32 registers, of short lengths: by up to 1.5 where values would be packed for their NaN,
+    by 1.2 for few queries and keys of wide heads. Lengths count by their powers of two, within which one
+    kernel serves all."""
+    if machine.registers < 32 or w.length_class != "short" or converts(w) or w.output == "weights":
+        return False
+    few = w.query_length.bit_length() + w.key_length.bit_length() <= 14
+    return w.masks or (few and w.head_dim > 128)
+
+
+def _default_of_few(w: AttentionWorkload, machine: MachineParameters) -> Candidate:
+    """Row-block with the result's columns along the lanes where they are whole vectors."""
+    candidate = _default_apart(w, machine)
+    assert w.value_dim is not None
+    if w.value_dim % (candidate["value_vectors"] * machine.lanes):
+        return candidate
+    return candidate.replace(
+        queries_along_lanes=0,
+        value_rows=_TILES[machine.registers].rows,
+        value_columns_outer=0,
+    )
+
+
+def _default_apart(workload: AttentionWorkload, machine: MachineParameters) -> Candidate:
+    """Scores, weights and values one after the other: of all keys, of long ones by blocks."""
     tiles, copies = _TILES[machine.registers], int(converts(workload))
     decisions = {
         "query_block": tiles.queries,
@@ -109,43 +141,21 @@ def starting_points(workload: AttentionWorkload, machine: MachineParameters) -> 
     """What a search begins with: the default schedule, then those of variants that it was preferred to."""
     points = [default_candidate(workload, machine)]
     if matrix_serves(workload, machine):
-        tiles = _default_matrix(workload)
+        tiles = default_matrix(workload)
         wide = {"query_block": 128, "query_strips": 4, "key_block": 128, "overlapped": 0}
         points += [tiles, tiles.replace(key_block=512), tiles.replace(**wide)]
         points.append(tiles.replace(query_strips=2 * tiles["query_strips"]))
+        points += [tiles.replace(key_block=k, value_rows=r) for k, r in ((128, 16), (256, 32))]
     if running_serves(workload):
         points.append(_default_running(workload, machine))
+    if workload.length_class == "short" and not converts(workload):
+        points.append(_default_of_few(workload, machine))
     return list(dict.fromkeys(points))
 
 
 def _rows_within(w: AttentionWorkload, most: int) -> int:
     assert w.value_dim is not None
     return max(r for r in ROWS if r <= min(most, w.value_dim))
-
-
-def _matrix_is_faster(w: AttentionWorkload) -> bool:
-    """Measured on Sapphire Rapids: float32 takes six products, which pay off from some hundred keys of wide
-    heads and tens of queries on; rows of less than a tile are mostly padding."""
-    assert w.value_dim is not None
-    if min(w.head_dim, w.value_dim) < 32:
-        return False
-    if w.dtype != "float32":
-        return True
-    return w.length_class != "short" and w.head_dim >= 64 and not w.few_queries
-
-
-def _default_matrix(w: AttentionWorkload) -> Candidate:
-    """As the searches of the shipped records ended."""
-    strips = {"short": 4, "medium": 16 if w.head_dim < 192 else 8}.get(w.length_class, 16)
-    pieces = w.dtype != "bfloat16" and w.length_class == "medium" and w.causal is None
-    decisions = {
-        "query_block": 32,
-        "query_strips": 2 if w.few_queries else strips,
-        "key_block": 128 if pieces else 256,
-        "value_rows": 16 if pieces else 32,
-        "overlapped": int(w.window is None),
-    }
-    return Candidate.of("matrix", decisions)
 
 
 def _default_running(w: AttentionWorkload, machine: MachineParameters) -> Candidate:

@@ -87,8 +87,25 @@ class Compiler:
         raise NotImplementedError
 
 
+_CHANGED = (
+    (torch, "compile"), (torch.cuda, "current_stream"), (TorchCudaTensors, "uploaded"),
+    (flex_attention, "create_block_mask"), (flex_attention, "flex_attention"),
+)  # fmt: skip
+
+
+@contextmanager
+def torch_put_back() -> Iterator[None]:
+    """What :func:`place` changes, for tests that call it in their own process."""
+    before = [(owner, name, getattr(owner, name)) for owner, name in _CHANGED]
+    try:
+        yield
+    finally:
+        for owner, name, was in before:
+            setattr(owner, name, was)
+
+
 def place() -> StandIn:
-    """The stand-in; torch, in this process, takes it for a GPU."""
+    """The stand-in; torch, in this process, takes it for a GPU from now on."""
     made = StandIn()
 
     class Stream:

@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu_stand_in import torch_put_back
 
 from bench.gpu import cases, classes, peers, results, supervision
 from bench.gpu.journal import Journal
@@ -21,6 +23,12 @@ from tvm_attention.schedules import cuda
 ROOT = Path(__file__).resolve().parent.parent
 CHOSEN = ("float32 plain", "prefill-f16-64", "decode-f32-128")
 OPTIONS = ["--place", "gpu_stand_in", "--candidates", "2", "--small", "64", "--only", *CHOSEN]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _torch_put_back() -> Iterator[None]:
+    with torch_put_back():
+        yield
 
 
 @pytest.fixture(scope="module")

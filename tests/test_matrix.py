@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -67,27 +68,54 @@ def test_where_it_is_the_default() -> None:
     assert default(HOST, workload(dtype="bfloat16")) == "matrix"
     assert default(HOST, workload(dtype="float16", query_length=100, key_length=100)) == "matrix"
     assert default(HOST, workload(head_dim=128)) == "matrix"
-    assert default(HOST, workload(query_length=100, key_length=100)) == "running"
+    assert default(HOST, workload(query_length=200, key_length=200)) == "matrix"
+    assert default(HOST, workload(head_dim=32, key_length=200)) == "running"
+    assert default(HOST, workload(query_length=40)) == "running"
+    for dim, causal in ((256, None), (64, "top_left")):
+        few = workload(query_length=60, key_length=60, head_dim=dim, causal=causal)
+        assert default(HOST, few) == default(WITHOUT, few) == "row_block"
+    assert default(HOST, workload(query_length=60, key_length=60)) == "running"
+    assert default(WITHOUT, workload(query_length=200, key_length=200)) == "running"
     assert default(HOST, workload(dtype="bfloat16", head_dim=16)) == "running"
     assert default(WITHOUT, workload(dtype="bfloat16")) == "running"
 
 
 def test_every_default_is_in_the_space() -> None:
     for dtype in ("float32", "float16", "bfloat16"):
-        for rows in (64, 512, 4096):
-            w = workload(dtype=dtype, query_length=rows, key_length=rows, head_dim=128)
-            machine = x86.machine_parameters(HOST)
-            assert x86.design_space(w, machine).refusal(x86.default_candidate(w, machine)) is None
+        for rows, dim in product((20, 64, 200, 512, 4096), (24, 32, 80, 128, 512)):
+            for causal, target in product((None, "top_left"), (HOST, WITHOUT)):
+                w = workload(
+                    dtype=dtype, query_length=rows, key_length=rows, head_dim=dim, causal=causal
+                )
+                machine = x86.machine_parameters(target)
+                refusal = x86.design_space(w, machine).refusal(x86.default_candidate(w, machine))
+                assert refusal is None, (w, refusal)
+
+
+def test_kernels_of_one_neighbourhood_have_one_default() -> None:
+    """Lengths between two powers of two are served by the kernel that came first."""
+    machine = x86.machine_parameters(HOST)
+    for dtype, causal in product(("float32", "bfloat16", "float16"), (None, "top_left")):
+        for queries, keys in product((32, 64, 128, 256, 512), (32, 64, 128, 512, 2048)):
+            found = {
+                x86.default_candidate(
+                    workload(dtype=dtype, causal=causal, query_length=q, key_length=k), machine
+                )
+                for q in (queries, 2 * queries - 1)
+                for k in (keys + 1, 2 * keys - 1)
+            }
+            assert len(found) == 1, (dtype, causal, queries, keys)
 
 
 def test_a_search_begins_with_the_default_and_goes_on_to_other_variants() -> None:
     short = workload(query_length=128, key_length=128)
     points = x86.starting_points(short, x86.machine_parameters(HOST))
-    assert [c.variant for c in points] == ["running", *["matrix"] * 4]
+    variants = ["matrix"] * 5 + ["running", "row_block"]
+    assert [c.variant for c in points] == variants
     space = x86.design_space(short, x86.machine_parameters(HOST))
     assert not any(space.refusal(c) for c in points)
-    (alone,) = x86.starting_points(short, x86.machine_parameters(WITHOUT))
-    assert alone == points[0]
+    without = x86.starting_points(short, x86.machine_parameters(WITHOUT))
+    assert without == points[-2:]
 
 
 def test_tasks_of_too_many_rows_are_refused() -> None:

@@ -97,6 +97,23 @@ def test_a_record_of_this_machine_is_taken_and_said() -> None:
     assert f"taken: tuned ({kernel.source.rung})" in str(explain(SMALL))
 
 
+def test_a_record_of_the_default_schedule_leaves_sizes_to_it() -> None:
+    target = named_target("icelake", cores=2)
+    wide = replace(SMALL, head_dim=256, value_dim=256)
+    near, few = (replace(wide, query_length=n, key_length=n) for n in (200, 20))
+    assert default_of(near, target) != default_of(few, target)
+    write_user_log(legal_record(target, near))
+    found = explain(few, target).source
+    assert found.candidate == default_of(few, target)
+    assert found.record is not None
+    assert "this one's is taken" in found.reasons[0]
+    forget()
+    other = other_candidate(near, target)
+    more = {"variant": other.variant, "decisions": dict(other.decisions)}
+    write_user_log(legal_record(target, near, **more))
+    assert explain(few, target).source.candidate == other
+
+
 def test_new_records_are_seen_once_the_old_choice_is_forgotten() -> None:
     assert load(SMALL).source.kind == "default"
     write_user_log(legal_record(detect_target()))

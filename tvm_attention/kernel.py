@@ -24,6 +24,7 @@ from tvm_attention.splits import most_rows, splits
 from tvm_attention.threads import launcher
 from tvm_attention.workload import AttentionWorkload
 from tvm_attention.workload_text import feature_text
+from tvm_attention.worth_threads import worth_threads
 
 if TYPE_CHECKING:
     from tvm_attention.compiler import CompiledKernel
@@ -138,9 +139,9 @@ class Kernel:
         """All arguments but the addresses of (query, key, value, out), whose strides are given."""
         sizes = call.sizes
         threads = self.num_threads or launcher().max_threads()
-        scalars = call.scalars(
-            threads, splits(self.workload, sizes, threads) if self.decodes else 1
-        )
+        tasks = sizes.batch * (sizes.kv_heads if self.decodes else sizes.query_heads)
+        used = worth_threads(threads, tasks, sizes.key_operations * sizes.key_length)
+        scalars = call.scalars(used, splits(self.workload, sizes, used) if self.decodes else 1)
         flat = tuple(s for x in strides for s in kernel_strides(x))
         extra = call.extra_arguments(self.workload, kind, lse)
         return self.prepare_with(threads, (*scalars, *flat, *extra), call.small_arrays)

@@ -35,6 +35,12 @@ class Geometry:
         return (*leading, self.query_length, self.value_dim)
 
     @property
+    def key_operations(self) -> int:
+        """Multiply-adds of all rows with a key."""
+        rows = self.batch * self.query_heads * self.query_length
+        return rows * (self.head_dim + self.value_dim)
+
+    @property
     def empty(self) -> bool:
         """Whether there is nothing to compute."""
         return 0 in (self.batch, self.query_heads, self.query_length, self.value_dim)

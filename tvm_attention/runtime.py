@@ -176,7 +176,15 @@ def select(workload: AttentionWorkload, target: HardwareTarget) -> KernelSource:
         return KernelSource(default, None, found.rung, found.reasons)
     candidate, isa = Candidate.of(record.variant, record.decisions), record.hardware["isa"]
     lower = None if isa == target.isa or target.kind == "cuda" else isa
-    return KernelSource(candidate, record, found.rung, found.reasons, lower)
+    reasons = found.reasons
+    if lower is None and candidate == schedules.default_candidate(record.workload, machine):
+        # It says that the rule is right near here, and the rule knows what a neighbour's sizes change.
+        candidate, (taken, *others) = default, reasons
+        reasons = (
+            f"{taken}; it is its own workload's default schedule, so this one's is taken",
+            *others,
+        )
+    return KernelSource(candidate, record, found.rung, reasons, lower)
 
 
 def _machine(target: HardwareTarget) -> tuple[ModuleType, Any]:

@@ -22,6 +22,7 @@ from tvm_attention.prepared import PreparedCall
 from tvm_attention.splits import most_rows, split_count
 from tvm_attention.threads import launcher
 from tvm_attention.workload import DECODE_ROWS
+from tvm_attention.worth_threads import worth_threads
 
 Options = tuple[Any, ...]  # causal, window, softcap, scale
 _WINDOW = 1
@@ -46,6 +47,7 @@ class _Step:
         kind, call, sizes = o.kind, o.call, o.call.sizes
         self._kernel, self._kind, self._pool = kernel, kind, launcher()
         self._shape = sizes.out_shape
+        self._key_operations = sizes.key_operations
         self._tasks, self._most = sizes.batch * sizes.kv_heads, most_rows(kernel.workload)
         self._key, self._value = (kind.address(x) for x in o.inputs[1:])
         out = kind.empty(self._shape, o.inputs[0])
@@ -76,8 +78,9 @@ class _Step:
         arguments = self._arguments.copy()
         arguments[_KEYS] = arguments[_ROWS] = keys
         arguments[_OFFSET] = keys + self._before if self._follows else 0
-        arguments[_THREADS] = threads
-        arguments[_SPLITS] = split_count(self._tasks, keys, self._most, threads)
+        used = worth_threads(threads, self._tasks, self._key_operations * keys)
+        arguments[_THREADS] = used
+        arguments[_SPLITS] = split_count(self._tasks, keys, self._most, used)
         return self._kernel.prepare_with(threads, tuple(arguments))
 
 

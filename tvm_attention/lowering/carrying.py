@@ -49,7 +49,7 @@ class _Carrying:
         strip, row = tirx.Var("strip", "int32"), tirx.Var("row", "int32")
         store = tirx.BufferStore(self.state, self._first, [strip, row])
         inner = tirx.For(row, 0, rows, tirx.ForKind.SERIAL, store)
-        outer = tirx.For(strip, 0, strips, tirx.ForKind.SERIAL, inner)
+        outer = tirx.For(strip, 0, strips, tirx.ForKind.SERIAL, inner, None, self._strip_notes)
         return [tirx.AllocBuffer(self.state), outer]
 
     def rewrite(self, stmt: Any) -> Any:
@@ -58,6 +58,7 @@ class _Carrying:
         if isinstance(stmt, tirx.For):
             if "query_strip" in stmt.annotations:
                 self.strip, self.strips = stmt.loop_var, stmt.extent
+                self._strip_notes = {"query_strip": stmt.annotations["query_strip"]}
             if _is_sum(stmt):
                 if not self._first_apart:
                     return _summed(stmt, True)
