@@ -2,12 +2,17 @@
 
 bfloat16 products are those of BFMMLA where a core has it, sixteen an instruction: the variant for matrix
 units (tvm_attention.lowering.bfmmla). Else float16 and bfloat16 are converted to float32 as keys and
-values are copied, once a call, and products are those of float32: FMLA on float16 accumulates in float16,
-which does not hold the library's accuracy. FMLAL and BFMLALB/T do, but give four products an instruction,
-as many as float32's FMLA, whose operands are each loaded once for many products. Decoding multiplies int8
-keys as they are stored by SDOT, sixteen products an instruction, where a core has it: a query is three
-int8 digits, which hold float32's accuracy (tvm_attention.compute.digits); int8 values are converted.
-SMMLA, twice SDOT for pairs of rows, is not used.
+values are copied, once a call, and products are those of float32. FMLA on float16, eight products an
+instruction, is not used: its sums are float16 numbers, of 11 bits and no more than 65504.
+
+Decoding uses keys and values once, so that conversions count. Where a core has them,
+
+- FMLAL and FMLAL2 add products of float16 numbers to float32 sums, four an instruction like float32's FMLA,
+  with nothing to convert (tvm_attention.lowering.halves);
+- SDOT multiplies int8 keys, sixteen products an instruction, and SMMLA pairs of them, 32: a query is three
+  int8 digits, which hold float32's accuracy (tvm_attention.compute.digits); int8 values are converted.
+
+docs/selection.md has what that saves, and what BFMLALB/T would, which are not used.
 
 SVE (``target.sve_bits``): the same schedules on longer vectors of a fixed length, scalars broadcast by a
 load, since its FMLA takes elements of a quarter of a vector only. At 128 bits, and at V1's 256 on half
@@ -19,16 +24,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tvm_attention.schedules.candidate import Candidate
+from tvm_attention.schedules.cpu_decode_space import (
+    decode_rows,
+    halves_serve,
+    integer_serves,
+    split_kv_serves,
+)
 from tvm_attention.schedules.cpu_space import (
     ROWS,
     build,
     converts,
-    decode_rows,
     design_space,
-    integer_serves,
     matrix_serves,
     running_serves,
-    split_kv_serves,
 )
 from tvm_attention.schedules.machine import MachineParameters
 from tvm_attention.target import HardwareTarget
@@ -90,7 +98,13 @@ def machine_parameters(target: HardwareTarget) -> MachineParameters:
         core = replace(core, lanes=target.sve_bits // 32, element_operand=False)
     else:
         has = target.features
-        core = replace(core, bfmmla="bf16" in has, dot_products="dotprod" in has)
+        core = replace(
+            core,
+            bfmmla="bf16" in has,
+            dot_products="dotprod" in has,
+            half_products="fp16fml" in has,
+            pair_products="i8mm" in has,
+        )
     return replace(core, l1=target.l1d or core.l1, l2=target.l2 or core.l2)
 
 
@@ -166,8 +180,9 @@ def _key_block(w: AttentionWorkload, machine: MachineParameters, rows: int) -> i
 
 
 def _split_kv(w: AttentionWorkload, rows: int, machine: MachineParameters) -> Candidate:
-    """Accumulators of a value tile: at most 16, the rest of the registers for what is loaded. Integer scores
-    have three sums for each row and key: of several rows they save little or nothing, by the models."""
+    """Accumulators of a value tile: at most 16, the rest of the registers for what is loaded. Scores by SDOT
+    have three sums for each row and key: of several rows they save little or nothing, by the models. Sums of
+    either half of float16 products hide the latency of one row's."""
     assert w.value_dim is not None
     value_rows = min(rows, 4)
     fitting = (v for v in (8, 4, 2, 1) if w.value_dim % (4 * v) == 0 and value_rows * v <= 16)
@@ -179,9 +194,14 @@ def _split_kv(w: AttentionWorkload, rows: int, machine: MachineParameters) -> Ca
             "value_vectors": next(fitting),
             "streams": 4,
             "prefetch": 0,
-            **({"integer_products": int(rows == 1)} if integer_serves(w, machine) else {}),
+            **({"integer_products": _integer(rows, machine)} if integer_serves(w, machine) else {}),
+            **({"half_products": 2 if rows == 1 else 1} if halves_serve(w, machine) else {}),
         },
     )
+
+
+def _integer(rows: int, machine: MachineParameters) -> int:
+    return 2 if machine.pair_products else int(rows == 1)
 
 
 def starting_points(workload: AttentionWorkload, machine: MachineParameters) -> list[Candidate]:

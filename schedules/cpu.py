@@ -24,6 +24,7 @@ from tvm_attention.compute import (
 )
 from tvm_attention.schedules.candidate import Candidate
 from tvm_attention.schedules.cpu_decode import schedule_split_kv
+from tvm_attention.schedules.cpu_decode_space import decode_rows, dividing_lanes
 from tvm_attention.schedules.cpu_matrix import schedule_matrix
 from tvm_attention.schedules.cpu_prefill import (
     schedule_blocks_and_merge,
@@ -32,7 +33,6 @@ from tvm_attention.schedules.cpu_prefill import (
     schedule_weights,
 )
 from tvm_attention.schedules.cpu_running import schedule_running
-from tvm_attention.schedules.cpu_space import decode_rows, dividing_lanes
 from tvm_attention.schedules.cpu_task import Widths
 from tvm_attention.schedules.machine import MachineParameters
 from tvm_attention.workload import AttentionWorkload
@@ -105,13 +105,15 @@ def _build_matrix(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Can
 def _build_split_kv(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:
     rows = decode_rows(w)
     assert rows is not None
+    halves = dict(c.decisions).get("half_products", 0)
     tiles = SplitKVTiles(
         rows,
         m.lanes,
-        dividing_lanes(p.head_dim, m.lanes),
+        halves * m.lanes or dividing_lanes(p.head_dim, m.lanes),
         dividing_lanes(p.value_dim, m.lanes),
         c["streams"],
-        bool(dict(c.decisions).get("integer_products")),
+        dict(c.decisions).get("integer_products", 0),
+        halves,
     )
     return schedule_split_kv(split_kv(p, tiles), c, tiles)
 

@@ -9,6 +9,7 @@ from tvm.s_tir import Schedule
 
 from tvm_attention.compute import SplitKVTiles
 from tvm_attention.schedules.candidate import Candidate
+from tvm_attention.schedules.cpu_digits import pairs_of_digits, single_digits
 from tvm_attention.schedules.register_tile import annotate, vectorise_last
 from tvm_attention.schedules.repair import REPAIR, schedule_repair
 from tvm_attention.schedules.stages import place, present
@@ -29,7 +30,7 @@ def schedule_split_kv(func: tirx.PrimFunc, c: Candidate, tiles: SplitKVTiles) ->
     sch.unroll(vector)
     sch.vectorize(lane)
     _output_tile(sch, c, tiles, task)
-    tree = [f"T{w}" for w in (2, 4, 8, 16) if w < tiles.score_lanes]
+    tree = [] if tiles.integer == 2 else [f"T{w}" for w in (2, 4, 8, 16) if w < tiles.score_lanes]
     _scores(sch, c, tiles, task, tree)
     _softmax(sch)
     _merge(sch, tiles)
@@ -49,26 +50,27 @@ def _output_tile(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) ->
     sch.set_scope(get("OI"), 0, "local")
     sch.compute_at(get("OI"), strip, preserve_unit_loops=True)
     tile_row, _, tile_column, ji = sch.get_loops(get("OI"))[-4:]
-    tile_vector, tile_lane = sch.split(tile_column, [None, lanes])
+    tile_vector, tile_lane = sch.split(tile_column, [None, 2 * lanes if tiles.halves else lanes])
     sch.reorder(ji, tile_row, tile_vector, tile_lane)
     for loop in (row_in, vector, tile_row, tile_vector):
         sch.unroll(loop)
-    for loop in (lane, tile_lane):
-        sch.vectorize(loop)
-    sch.decompose_reduction(get("OI"), ji)
+    sch.vectorize(lane)
+    _sums(sch, get("OI"), ji, tile_lane, tiles)
+    if tiles.halves:
+        annotate(sch, ji, {"half_weights": 1})
     sch.decompose_reduction(get("OT"), jo)
     sch.compute_at(get("L"), task, preserve_unit_loops=True)
-    place(sch, ("LL", "P", "M", "ML", "SM", "S"), task)
+    place(sch, ("PH", "LL", "P", "M", "ML", "SM", "S"), task)
 
 
 def _softmax(sch: Schedule) -> None:
     """The scores' maximum is taken as they are computed, the weights are computed as they are used."""
     get = sch.get_sblock
-    for name, notes in (("SM", _KEYS), ("P", _VALUES)):
+    for name in present(sch, ("SM", "P", "PH")):
         row, key, lane = sch.get_loops(get(name))[-3:]
         sch.reorder(key, row, lane)
         sch.vectorize(lane)
-        annotate(sch, key, notes)
+        annotate(sch, key, _KEYS if name == "SM" else _VALUES)
     for name, notes in (("ML", _KEYS), ("LL", _VALUES)):
         row, lane, key = sch.get_loops(get(name))[-3:]
         sch.reorder(key, row, lane)
@@ -88,60 +90,54 @@ def _scores(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any, tree: l
     row, jo, ji = sch.get_loops(get("S"))[-3:]
     sch.reorder(jo, row, ji)
     annotate(sch, jo, {**_KEYS, **_ahead(c)})
+    if tiles.integer == 2:
+        pair, key = sch.split(ji, [None, 2])
+        sch.unroll(row)
+        sch.unroll(pair)
+        sch.vectorize(key)
     for name in [*tree, *present(sch, ("DF",)), "DOT"]:
         sch.compute_at(get(name), jo, preserve_unit_loops=True)
     if tiles.integer:
-        _digits(sch, c, tiles, task)
+        (pairs_of_digits if tiles.integer == 2 else single_digits)(sch, c, tiles, task)
     else:
-        _products(sch, c)
+        _products(sch, c, tiles)
     sch.compute_at(get("QS"), task, preserve_unit_loops=True)
     vectorise_last(sch, get("QS"), tiles.score_lanes)
-    for name in [*tree, *present(sch, ("DF",))]:
+    for name in [*tree, *(present(sch, ("DF",)) if tiles.integer == 1 else ())]:
         *_, row, lane = sch.get_loops(get(name))
         sch.unroll(row)
         sch.vectorize(lane)
 
 
-def _products(sch: Schedule, c: Candidate) -> None:
+def _products(sch: Schedule, c: Candidate, tiles: SplitKVTiles) -> None:
     """Lanes of float32 sums."""
     block = sch.get_sblock("DOT")
-    key, row, lane, k = sch.get_loops(block)[-4:]
+    half = [sch.get_loops(block)[-1]] if tiles.halves == 1 else []
+    key, row, lane, k = sch.get_loops(block)[-4 - len(half) :][:4]
     key_tile, key_in = sch.split(key, [None, c["score_keys"]])
-    sch.reorder(key_tile, k, key_in, row, lane)
+    sch.reorder(key_tile, k, key_in, row, *half, lane)
     accumulator = sch.cache_write(block, 0, "local")
     sch.reverse_compute_at(accumulator, key_tile, preserve_unit_loops=True)
     *copy, copy_lane = sch.get_loops(accumulator)[-3:]
     for loop in (*copy, key_in, row):
         sch.unroll(loop)
     sch.vectorize(copy_lane)
-    sch.vectorize(lane)
-    sch.decompose_reduction(block, k)
+    _sums(sch, block, k, lane, tiles, *half)
 
 
-def _digits(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) -> None:
-    """Lanes of int32 sums, each of four numbers (tvm_attention.lowering.dots), and the queries' digits."""
-    block = sch.get_sblock("DOT")
-    key, row, digit, lane, k, number = sch.get_loops(block)[-6:]
-    key_tile, key_in = sch.split(key, [None, c["score_keys"]])
-    sch.reorder(key_tile, k, key_in, row, digit, lane, number)
-    accumulator = sch.cache_write(block, 0, "local")
-    sch.reverse_compute_at(accumulator, key_tile, preserve_unit_loops=True)
-    *copy, copy_lane = sch.get_loops(accumulator)[-4:]
-    for loop in (*copy, key_in, row, digit):
-        sch.unroll(loop)
-    sch.vectorize(copy_lane)
-    vectorise_last(sch, sch.decompose_reduction(block, k), tiles.score_lanes)
-    annotate(sch, lane, {"dot": 1})
-    annotate(sch, k, {"dot_steps": 1})
-    place(sch, ("QD", "QI", "QF", "QM", "QL"), task)
-    largest = sch.get_sblock("QL")
-    lane, over = sch.get_loops(largest)[-2:]
-    sch.reorder(over, lane)
-    sch.vectorize(lane)
-    sch.decompose_reduction(largest, over)
-    digit, _ = sch.get_loops(sch.get_sblock("QD"))[-2:]
-    sch.unroll(digit)
-    vectorise_last(sch, sch.get_sblock("QD"), tiles.score_lanes)
+def _sums(
+    sch: Schedule, block: Any, k: Any, lane: Any, tiles: SplitKVTiles, half: Any = None
+) -> None:
+    """Sums of products along ``lane``, which are float16's by halves (tvm_attention.lowering.halves): those
+    that ``half`` runs over, else those of the lanes."""
+    if not tiles.halves:
+        sch.vectorize(lane)
+        sch.decompose_reduction(block, k)
+        return
+    if half is None:
+        half, _ = sch.split(lane, [2, None])
+    vectorise_last(sch, sch.decompose_reduction(block, k), tiles.lanes)
+    annotate(sch, half, {"halves": 1})
 
 
 def _merge(sch: Schedule, tiles: SplitKVTiles) -> None:

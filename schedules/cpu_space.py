@@ -8,12 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from tvm_attention.schedules.candidate import Candidate, Choices, DesignSpace
+from tvm_attention.schedules.cpu_decode_space import (
+    decode_rows,
+    split_kv_choices,
+    split_kv_refusal,
+    split_kv_serves,
+)
 from tvm_attention.schedules.machine import MachineParameters
 from tvm_attention.workload import AttentionWorkload
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 MAX_QUERY_BLOCK = 128
-DIGITS = 3  # of a query that is multiplied by int8 keys (tvm_attention.compute.digits)
 MAX_MATRIX_ROWS = 1024  # of a task on the matrix unit
 
 
@@ -27,19 +32,6 @@ def build(
     from tvm_attention.schedules import cpu
 
     return cpu.build(workload, machine, candidate, fixed)
-
-
-def dividing_lanes(dim: int, lanes: int) -> int:
-    """The widest vector, up to the machine's, that divides a dimension."""
-    while dim % lanes:
-        lanes //= 2
-    return lanes
-
-
-def decode_rows(workload: AttentionWorkload) -> int | None:
-    """Rows that split-KV folds onto a key-value head; None for a prefill workload."""
-    name = workload.length_class
-    return int(name.removeprefix("decode-r")) if name.startswith("decode-r") else None
 
 
 def _row_block_choices(w: AttentionWorkload, m: MachineParameters) -> Choices:
@@ -91,37 +83,10 @@ def _matrix_choices(m: MachineParameters) -> Choices:
     }
 
 
-def _split_kv_choices(w: AttentionWorkload, m: MachineParameters) -> Choices:
-    return {
-        "score_keys": (1, 2, 4, 8, 16),
-        "value_rows": (1, 2, 4, 8),
-        "value_vectors": (1, 2, 4, 8, 16),
-        "streams": tuple(n for n in (1, 2, 4) if n <= m.lanes),
-        "prefetch": (0, 1, 2, 4, 8),
-        **({"integer_products": (0, 1)} if integer_serves(w, m) else {}),
-    }
-
-
-def _fits(rows: int, vectors: int, m: MachineParameters, least: int) -> bool:
-    """Whether a register tile's accumulators, operands and broadcast fit, and hide the FMA's latency."""
-    broadcast = 0 if m.broadcast_operand else 1
-    return least <= rows * vectors and rows * vectors + vectors + broadcast <= m.registers
-
-
 def _refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -> str | None:
     assert w.value_dim is not None
     if c.variant == "split_kv":
-        rows = decode_rows(w)
-        assert rows is not None
-        if c["value_rows"] > rows:
-            return f"value_rows={c['value_rows']} exceeds the {rows} rows of the class"
-        lanes = dividing_lanes(w.value_dim, m.lanes)
-        if (w.value_dim // lanes) % c["value_vectors"]:
-            return f"value_vectors={c['value_vectors']} does not divide the value vectors"
-        sums = DIGITS * rows if dict(c.decisions).get("integer_products") else rows
-        if not _fits(sums, c["score_keys"], m, 1):
-            return "the score tile does not fit into the registers"
-        return None if _fits(c["value_rows"], c["value_vectors"], m, 1) else "value tile too large"
+        return split_kv_refusal(w, m, c)
     if c.variant == "matrix":
         rows = c["query_block"] * c["query_strips"]
         if c["overlapped"] and (c["query_block"] != 32 or c["query_strips"] == 1 or w.window):
@@ -139,7 +104,7 @@ def _weights_refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -
         return "broadcasts of keys would convert each again at every use; pack them"
     if c["query_block"] % (c["score_vectors"] * m.lanes):
         return f"score_vectors={c['score_vectors']} does not divide the query block"
-    if not _fits(c["score_rows"], c["score_vectors"], m, min(m.registers // 4, 8)):
+    if not m.holds(c["score_rows"], c["score_vectors"], min(m.registers // 4, 8)):
         return f"the score tile does not fit into {m.registers} registers"
     return None
 
@@ -170,7 +135,7 @@ def _prefill_refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -
         if width % (vectors * m.lanes):
             return f"{name}_vectors={vectors} does not divide {width} columns"
         least = 1 if name == "value" and w.value_dim < 8 else min(m.registers // 4, 8)
-        if not _fits(c[f"{name}_rows"], vectors, m, least):
+        if not m.holds(c[f"{name}_rows"], vectors, least):
             return f"the {name} tile does not fit into {m.registers} registers"
     if along_queries and c["value_rows"] > w.value_dim > 1:
         return f"value_rows={c['value_rows']} exceeds the value dimension"
@@ -187,7 +152,7 @@ def design_space(workload: AttentionWorkload, machine: MachineParameters) -> Des
     if workload.output == "weights":
         variants["weights"] = _weights_choices(workload, machine)
     elif decode_rows(workload) is not None and split_kv_serves(workload, machine):
-        variants["split_kv"] = _split_kv_choices(workload, machine)
+        variants["split_kv"] = split_kv_choices(workload, machine)
     else:
         variants["row_block"] = _row_block_choices(workload, machine)
         variants["blocks_and_merge"] = _key_block_choices(workload, machine)
@@ -217,18 +182,3 @@ def running_serves(workload: AttentionWorkload) -> bool:
     assert w.value_dim is not None
     has_room = w.value_dim > 1 or not w.keeps_maximum
     return w.output != "weights" and has_room and (plain_values or not w.masks)
-
-
-def integer_serves(workload: AttentionWorkload, machine: MachineParameters) -> bool:
-    """Whether decoding may multiply int8 keys as they are stored, sixteen numbers at a time."""
-    return machine.dot_products and workload.kv_dtype == "int8" and workload.head_dim % 16 == 0
-
-
-def split_kv_serves(workload: AttentionWorkload, machine: MachineParameters) -> bool:
-    """Split-KV wants vectors that divide both head dimensions; others are served as prefill."""
-    if workload.output == "weights":
-        return False
-    assert workload.value_dim is not None
-    narrowest = min(4, machine.lanes)
-    dims = (workload.head_dim, workload.value_dim)
-    return all(dividing_lanes(d, machine.lanes) >= narrowest for d in dims)

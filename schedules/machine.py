@@ -13,7 +13,9 @@ class MachineParameters:
     element_operand: whether an FMA can take its scalar from a lane of a vector register; matrix_unit: whether
     it multiplies tiles of bfloat16 (AMX); exponent_instructions: whether instructions split a number at its
     floor and scale by powers of two (AVX-512's VREDUCEPS and VSCALEFPS); bfmmla: whether a vector instruction
-    multiplies small matrices of bfloat16; dot_products: whether one adds products of int8 to int32 sums."""
+    multiplies small matrices of bfloat16; dot_products: whether one adds products of int8 to int32 sums;
+    half_products: whether one adds products of float16 to float32 sums; pair_products: whether one multiplies
+    pairs of rows of int8."""
 
     lanes: int
     registers: int
@@ -26,6 +28,14 @@ class MachineParameters:
     exponent_instructions: bool = False
     bfmmla: bool = False
     dot_products: bool = False
+    half_products: bool = False
+    pair_products: bool = False
+
+    def holds(self, rows: int, vectors: int, least: int = 1) -> bool:
+        """Whether a register tile's accumulators, operands and broadcast fit into registers, and are so many
+        at least, which hide an FMA's latency."""
+        broadcast = 0 if self.broadcast_operand else 1
+        return least <= rows * vectors and rows * vectors + vectors + broadcast <= self.registers
 
     def multiplies_tiles(self, dtype: str) -> bool:
         """Whether tiles of operands of a dtype are multiplied faster than by FMAs. BFMMLA gives four times

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tvm_attention.schedules.candidate import Candidate
+from tvm_attention.schedules.cpu_decode_space import (
+    decode_rows,
+    split_kv_serves,
+)
 from tvm_attention.schedules.cpu_space import (
     ROWS,
     build,
     converts,
-    decode_rows,
     design_space,
     matrix_serves,
     running_serves,
-    split_kv_serves,
 )
 from tvm_attention.schedules.machine import MachineParameters
 from tvm_attention.schedules.matrix_defaults import default_matrix, matrix_is_faster

@@ -26,11 +26,7 @@ class Loop:
 
 def hot_loops(path: Path, least_fmla: int = 8, multiply_add: str = "fmla") -> list[Loop]:
     """Loops without a loop or a branch inside that hold at least so many multiply-adds."""
-    text = subprocess.run(
-        ["aarch64-linux-gnu-objdump", "-d", "--no-show-raw-insn", str(path)],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    code = [(int(m[1], 16), m[2], m[3] or "") for m in map(_LINE.match, text.splitlines()) if m]
+    code = _disassembled(path)
     place = {address: n for n, (address, _, _) in enumerate(code)}
     loops = []
     for end, (address, name, operands) in enumerate(code):
@@ -45,3 +41,17 @@ def hot_loops(path: Path, least_fmla: int = 8, multiply_add: str = "fmla") -> li
         if fmla >= least_fmla:
             loops.append(Loop(body[0][0], len(vector), fmla, sum(n in _LOADS for n in vector)))
     return loops
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """(name, operands) of all instructions of an object file."""
+    return [(name, operands) for _, name, operands in _disassembled(path)]
+
+
+def _disassembled(path: Path) -> list[tuple[int, str, str]]:
+    """(address, name, operands) of each instruction."""
+    text = subprocess.run(
+        ["aarch64-linux-gnu-objdump", "-d", "--no-show-raw-insn", str(path)],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    return [(int(m[1], 16), m[2], m[3] or "") for m in map(_LINE.match, text.splitlines()) if m]

@@ -27,6 +27,8 @@ def test_every_core_has_its_machine(name: str) -> None:
     has = {
         "bfmmla": name in ("neoverse-v1", "neoverse-n2"),
         "dot_products": name not in ("cortex-a53", "cortex-a72"),
+        "half_products": name in ("neoverse-v1", "neoverse-n2", "apple-m1"),
+        "pair_products": name in ("neoverse-v1", "neoverse-n2"),
     }
     assert machine == replace(arm.MACHINES[target.micro_architecture], **has)
     assert (machine.lanes, machine.registers, machine.broadcast_operand) == (4, 32, False)

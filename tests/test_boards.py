@@ -8,38 +8,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from board_servers import START_SECONDS, Program, free_port, serve_arguments, tracker
+from board_servers import START_SECONDS
+from local_boards import KEY, TEXT, WORKLOAD, Servers, candidate, two_servers
 
 from tvm_attention.__main__ import main
-from tvm_attention._tvm import import_tvm
-from tvm_attention.boards import Boards, boards, session
-from tvm_attention.boards.address import Address
-from tvm_attention.boards.boards import described
+from tvm_attention.boards import Boards
 from tvm_attention.boards.linking import kernel_library
-from tvm_attention.boards.session import BoardSession, Where
-from tvm_attention.boards.tracker import Tracker
+from tvm_attention.boards.session import BoardSession
 from tvm_attention.commands import doctor_boards
 from tvm_attention.database import read_log
-from tvm_attention.errors import InvalidValueError, TuningError
 from tvm_attention.export.toolchain import find_toolchain
 from tvm_attention.processor import usable_cpus
-from tvm_attention.schedules import Candidate, schedules_for
-from tvm_attention.target import HardwareTarget
 from tvm_attention.tuning import TuningProgress, tune, workers
 from tvm_attention.tuning.journal import journal_directory, journal_lines, parsed_trials
-from tvm_attention.tuning.place import Measurement, PlaceLostError
+from tvm_attention.tuning.place import Measurement
 from tvm_attention.workload import AttentionWorkload
-
-KEY = "loopback"
-TEXT = "head_dim=16,query_heads=2,query_length=20,key_length=24"
-WORKLOAD = AttentionWorkload.from_text(TEXT)
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler (cc)")
 
@@ -55,49 +42,15 @@ ENTRY(__tvm_ffi_main) { return 0; }
 """
 
 
-class Servers:
-    def __init__(self, address: str, programs: list[Program], ports: list[int]) -> None:
-        self.address, self.programs, self.ports = address, programs, ports
-
-    def free(self) -> int:
-        """Boards that nobody holds, as TVM's own client counts them."""
-        import_tvm()
-        from tvm import rpc
-
-        host, port = self.address.split(":")
-        summary = rpc.connect_tracker(host, int(port)).summary()
-        return int(summary["queue_info"][KEY]["free"])
-
-
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Servers]:
-    cpus = sorted(usable_cpus())
-    with ExitStack() as stack:
-        address, programs, ports = stack.enter_context(tracker()), [], []
-        for number in range(2):
-            ports.append(free_port())
-            bound = ("--tracker", address, "--cores", str(cpus[number % len(cpus)]))
-            programs.append(Program(serve_arguments(KEY, ports[-1], *bound)))
-            stack.callback(programs[-1].end)
-        for program in programs:
-            program.wait_for("serving")
-        where = Tracker(Address.of(address))
-        while where.boards()[KEY] < 2:
-            time.sleep(0.1)
-        yield Servers(address, programs, ports)
+    with two_servers() as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TVM_ATTENTION_CACHE_DIR", str(tmp_path / "cache"))
-
-
-def candidate(hardware: HardwareTarget) -> Candidate:
-    schedules = schedules_for(hardware)
-    default: Candidate = schedules.default_candidate(
-        WORKLOAD, schedules.machine_parameters(hardware)
-    )
-    return default
 
 
 def bad_kernel(fate: str, folder: Path) -> bytes:
@@ -189,83 +142,8 @@ def test_doctor_says_what_a_board_can_do(
     assert main([*asked, "--target", "no-such-core"]) == 1
 
 
-def test_what_is_wrong_is_said_before_a_trial(
-    servers: Servers, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*arguments: str) -> str:
-        assert main(["tune", "--workload", TEXT, "--trials", "2", *arguments]) == 2
-        captured = capsys.readouterr()
-        assert captured.err.count("\n") == 1
-        assert captured.out == ""
-        return captured.err
-
-    on = ("--rpc", servers.address)
-    assert f"which has boards with key {KEY}" in refused(*on, "--key", "other")
-    assert "is x86" in refused(*on, "--key", KEY, "--target", "cortex-a72")
-    assert "expected both --rpc HOST:PORT and --key KEY" in refused(*on)
-    assert "HOST:PORT" in refused("--rpc", "nowhere", "--key", KEY)
-    assert "address: expected a port" in refused("--rpc", "nowhere:0", "--key", KEY)
-    assert "start `tvm-attention tracker`" in refused(
-        "--rpc", f"127.0.0.1:{free_port()}", "--key", KEY
-    )
-    # A board's own port: it belongs to the tracker's clients.
-    assert "refused it" in refused("--rpc", f"127.0.0.1:{servers.ports[0]}", "--key", "other")
-    monkeypatch.setenv("PATH", "/nonexistent")
-    assert "install one" in refused(*on, "--key", KEY)
-    assert not journal_directory().exists()
-
-
-def test_a_server_without_our_functions_is_told_apart(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "DESCRIBE", "tvm_attention.board.nothing")
-    with pytest.raises(TuningError, match="start `tvm-attention serve` there"):
-        BoardSession(Where(Address.of(servers.address), KEY, True), 5.0)
-
-
-def test_a_board_too_small_or_of_another_version_is_refused(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    address, found, seconds = described(Where(Address.of(servers.address), KEY, True))
-    assert 0 < seconds < 60
-    answers: dict[str, Any] = {"memory": 1 << 10}
-    monkeypatch.setattr(
-        boards, "described", lambda _: (address, replace(found, **answers), seconds)
-    )
-    asked: dict[str, Any] = {"trials": 2, "on": Boards(servers.address, KEY)}
-    with pytest.raises(InvalidValueError, match=r"memory that are free"):
-        tune(WORKLOAD, **asked)
-    for name, what in (("tvm", "apache-tvm"), ("library", "tvm-attention"), ("expression", "expr")):
-        answers = {name: "0.1.2"}
-        with pytest.raises(
-            TuningError, match=rf"expected .*{what}.* got 0\.1\.2; install the same"
-        ):
-            tune(WORKLOAD, **asked)
-    lacking = replace(found.hardware, features=found.hardware.features - {"avx2"})
-    answers = {"hardware": lacking}
-    with pytest.raises(InvalidValueError, match="lacks avx2"):
-        tune(WORKLOAD, "x86-64-v3", **asked)
-    assert not journal_directory().exists()
-
-
-def test_a_board_unlike_the_first_is_passed_over(servers: Servers) -> None:
-    place = Boards(servers.address, KEY, patience=0.5)
-    hardware = place.hardware(None)
-    assert place._found is not None
-    where, part = place._found
-    other = replace(part, hardware=replace(part.hardware, l2=part.hardware.l2 + 1))
-    place._found = (where, other)
-    task = Measurement(b"never sent", WORKLOAD, candidate(hardware), 1)
-    said = "give boards of another kind a key of their own"
-    with (
-        place.workers(hardware, lambda _: None) as pool,
-        pytest.raises(PlaceLostError, match=said),
-    ):
-        list(pool.measure([task], lambda: float("inf")))
-
-
 def test_a_server_whose_session_dies_is_started_again(servers: Servers) -> None:
-    where = Where(Address.of(servers.address), KEY, True)
+    where = servers.where
     held = [BoardSession(where, 30.0) for _ in servers.programs]  # both, to be sure of the first
     assert len({one.address for one in held}) == 2
     program = servers.programs[0]

@@ -11,7 +11,7 @@ from attention_cases import assert_right, inputs, kernel_of, poisoned, runnable_
 from tvm_attention.compiler import build_source
 from tvm_attention.errors import UnsupportedError
 from tvm_attention.schedules import Candidate, DesignSpace, schedules_for, x86
-from tvm_attention.schedules.cpu_space import dividing_lanes
+from tvm_attention.schedules.cpu_decode_space import dividing_lanes
 from tvm_attention.target import LEVELS, HardwareTarget, detect_target, named_target
 from tvm_attention.workload import AttentionWorkload
 

@@ -12,18 +12,22 @@ from typing import Any
 
 from tvm import te, tirx
 
+from tvm_attention.compute.digit_pairs import pair_scores
 from tvm_attention.compute.digits import digit_scores
-from tvm_attention.compute.exp2 import power
 from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
 from tvm_attention.compute.repair import Element, repaired
-from tvm_attention.compute.rows import Rows
 from tvm_attention.compute.scores import modified, weight
+from tvm_attention.compute.split_merge import merged
 from tvm_attention.compute.splits import Places, SplitKVTiles
+
+# Weights that become float16 numbers are of 2**15 at most, not of one: those of 2**-29 of the largest have
+# all their bits, and zero is what is below 2**-40 of it. The logarithm of that:
+_LARGEST_HALF = 15.0
 
 
 def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
-    """Stages QS, (QL, QM, QF, QI, QD,) DOT, (DF,) T<n> (halving tree), S, SM, ML, M, P, LL, L, OI, OT, PART,
-    then MM, W, LS, N, OS, O."""
+    """Stages QS, (QL, QM, QF, QI, QD,) DOT, (DF,) T<n> (halving tree), S, SM, ML, M, P, LL, L, (PH,) OI, OT,
+    PART, then MM, W, LS, N, OS, O."""
     rows, V = tiles.rows, tiles.lanes
     vectors = ceil_div(ceil_div(p["key_length"], V), p["splits"])  # of a split, at most
     outer = (p["batch"], p.kv_heads, p["splits"])
@@ -36,9 +40,13 @@ def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
         lambda b, h, sp, r, x: te.max(SM[b, h, sp, r, jm, x], axis=jm),
         name="ML",
     )
-    M = te.compute(
-        (*outer, rows), lambda b, h, sp, r: te.max(ML[b, h, sp, r, xm], axis=xm), name="M"
-    )
+
+    def top(b: Any, h: Any, sp: Any, r: Any) -> Any:
+        highest = ML[b, h, sp, r, xm]
+        return te.max(highest - float32(_LARGEST_HALF) if tiles.halves else highest, axis=xm)
+
+    M = te.compute((*outer, rows), top, name="M")
+
     P = te.compute(
         (*outer, rows, vectors, V),
         lambda b, h, sp, r, jo, ji: tirx.Select(
@@ -57,7 +65,7 @@ def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
         (*outer, rows), lambda b, h, sp, r: te.sum(LL[b, h, sp, r, xs], axis=xs), name="L"
     )
     values = _values(p, tiles, places, outer, vectors, P)
-    return p.function(_merge(p, tiles, outer, M, L, values))
+    return p.function(merged(p, tiles, outer, M, L, values))
 
 
 def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors: Any) -> te.Tensor:
@@ -66,38 +74,39 @@ def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors
 
     def query_at(b: Any, h: Any, row: Any, column: Any) -> Any:
         head, i = places.query(row)
-        return p.query(b, h * p["group"] + head, i, column) * p["scale_log2"]
+        number = p.query(b, h * p["group"] + head, i, column, raw=bool(tiles.halves))
+        return number if tiles.halves else number * p["scale_log2"]
 
     QS = te.compute((p["batch"], p.kv_heads, rows, p.head_dim), query_at, name="QS")
 
     def key(b: Any, h: Any, sp: Any, jo: Any, ji: Any, d: Any) -> Any:
-        return p.key(b, h, places.key(b, sp, jo, ji), d, raw=tiles.integer)
+        return p.key(b, h, places.key(b, sp, jo, ji), d, raw=bool(tiles.integer))
 
-    if tiles.integer:
-        tree = digit_scores(p, QS, (*outer, vectors, V), key)
+    if tiles.integer == 2:
+        product_of = pair_scores(QS, (*outer, vectors), V, key)
+    elif tiles.integer:
+        product_of = _lanes_added(digit_scores(QS, (*outer, vectors, V), key), SV)
     else:
-        dd = te.reduce_axis((0, p.head_dim // SV), "dd")
-        tree = te.compute(
-            (*outer, vectors, V, rows, SV),
-            lambda b, h, sp, jo, ji, r, x: te.sum(
-                key(b, h, sp, jo, ji, dd * SV + x) * QS[b, h, r, dd * SV + x], axis=dd
-            ),
-            name="DOT",
-        )
-    # The partial sums of a vector are added by halves: a scalar sum of its lanes is a chain of adds.
-    width = SV
-    while width > 2:
-        width //= 2
-        tree = _halve(tree, width)
+        both = 2 if tiles.halves == 1 else 1  # halves of a vector that go to the same sums
+        dd = te.reduce_axis((0, p.head_dim // (SV * both)), "dd")
+        half = te.reduce_axis((0, both), "half")
 
-    def last_halves(b: Any, h: Any, sp: Any, r: Any, jo: Any, ji: Any) -> Any:
-        s = tree[b, h, sp, jo, ji, r, 0]
-        if width > 1:
-            s = s + tree[b, h, sp, jo, ji, r, 1]
+        def product(b: Any, h: Any, sp: Any, jo: Any, ji: Any, r: Any, x: Any) -> Any:
+            d = dd * SV + x if both == 1 else (dd * both + half) * SV + x
+            term = key(b, h, sp, jo, ji, d) * _wide(QS[b, h, r, d], tiles)
+            return te.sum(term, axis=dd if both == 1 else [dd, half])
+
+        DOT = te.compute((*outer, vectors, V, rows, SV), product, name="DOT")
+        product_of = _lanes_added(DOT, SV)
+
+    def scaled(b: Any, h: Any, sp: Any, r: Any, jo: Any, ji: Any) -> Any:
+        s = product_of(b, h, sp, jo, ji, r)
+        if tiles.halves:
+            s = s * p["scale_log2"]
         scale = p.scale_of("key_scale", b, h, places.key(b, sp, jo, ji))
         return s if scale is None else s * scale
 
-    S = te.compute((*outer, rows, vectors, V), last_halves, name="S")
+    S = te.compute((*outer, rows, vectors, V), scaled, name="S")
 
     def score(b: Any, h: Any, sp: Any, r: Any, jo: Any, ji: Any) -> Any:
         head, i = places.query(r)
@@ -111,7 +120,8 @@ def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors
 def _values(
     p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors: Any, P: te.Tensor
 ) -> Element:
-    """Stages OI, the weighted values of a vector of keys, and OT, those of a split."""
+    """Stages PH, weights of float16, OI, the weighted values of a vector of keys, and OT, those of a
+    split."""
 
     def term(index: tuple[Any, ...], jo: Any, ji: Any) -> tuple[Any, Any]:
         b, h, sp, r, c = index
@@ -121,11 +131,15 @@ def _values(
             b, h, p.clamped(b, key), c
         )
 
+    if tiles.halves:
+        PH = te.compute(P.shape, lambda *i: tirx.Cast("float16", P[i]), name="PH")
     extents = {"jo": vectors, "ji": tiles.lanes}
     jo, ji, *again = (te.reduce_axis((0, extents[n[:2]]), n) for n in ("jo", "ji", "jox", "jix"))
 
     def product(b: Any, h: Any, sp: Any, r: Any, vector: Any, c: Any) -> Any:
         w, v = term((b, h, sp, r, c), vector, ji)
+        if tiles.halves:
+            w = _wide(PH[b, h, sp, r, vector, ji], tiles)
         return te.sum(w * v, axis=ji)
 
     OI = te.compute((*outer, tiles.rows, vectors, p.value_dim), product, name="OI")
@@ -137,6 +151,20 @@ def _values(
     return repaired(p, OT, tiles.value_lanes, lambda *index: term(index, *again), again)
 
 
+def _wide(stored: Any, tiles: SplitKVTiles) -> Any:
+    """An element of a query, or a weight, as float32."""
+    return tirx.Cast("float32", stored) if tiles.halves else stored
+
+
+def _lanes_added(terms: te.Tensor, width: int) -> Element:
+    """Stages T<n>: the partial sums of a vector are added by halves, as a scalar sum of its lanes is a
+    chain of adds."""
+    while width > 2:
+        width //= 2
+        terms = _halve(terms, width)
+    return lambda *i: terms(*i, 0) + terms(*i, 1) if width > 1 else terms(*i, 0)
+
+
 def _halve(terms: te.Tensor, width: int) -> te.Tensor:
     """The first ``width`` elements of the last axis plus the next ``width``."""
     return te.compute(
@@ -146,50 +174,3 @@ def _halve(terms: te.Tensor, width: int) -> te.Tensor:
         ),
         name=f"T{width}",
     )
-
-
-def _merge(
-    p: Problem, tiles: SplitKVTiles, outer: Any, M: te.Tensor, L: te.Tensor, values: Element
-) -> te.Tensor:
-    rows, V, columns = tiles.rows, tiles.value_lanes, p.value_dim
-
-    def part(b: Any, h: Any, sp: Any, r: Any, x: Any) -> Any:
-        ends = tirx.if_then_else(x < columns + V, L[b, h, sp, r], M[b, h, sp, r])
-        value = values(b, h, sp, r, tirx.min(x, columns - 1))
-        return tirx.if_then_else(x < columns, value, ends)
-
-    # One tensor carries a split's values, sum and maximum: the single consumer its stages hang from.
-    PART = te.compute((*outer, rows, columns + 2 * V), part, name="PART")
-    s1, s2, s3 = (te.reduce_axis((0, p["splits"]), f"s{n}") for n in (1, 2, 3))
-    heads = (p["batch"], p.kv_heads, rows)
-    MM = te.compute(
-        heads, lambda b, h, r: te.max(PART[b, h, s1, r, columns + V], axis=s1), name="MM"
-    )
-    W = te.compute(
-        (*heads, p["splits"]),
-        lambda b, h, r, s: power(p, PART[b, h, s, r, columns + V] - MM[b, h, r]),
-        name="W",
-    )
-    LS = te.compute(
-        heads,
-        lambda b, h, r: te.sum(W[b, h, r, s2] * PART[b, h, s2, r, columns], axis=s2),
-        name="LS",
-    )
-    OS = te.compute(
-        (*heads, columns),
-        lambda b, h, r, c: te.sum(W[b, h, r, s3] * PART[b, h, s3, r, c], axis=s3),
-        name="OS",
-    )
-
-    def head_of(b: Any, h: Any, r: Any) -> Any:
-        row = tirx.min(r, p["group"] * p["query_length"] - 1)
-        return h * p["group"] + tirx.truncdiv(row, p["query_length"])
-
-    ends = Rows(p, heads, lambda *i: MM[i], lambda *i: LS[i], head_of)
-
-    def result(b: Any, h: Any, i: Any, c: Any) -> Any:
-        kv_head = tirx.truncdiv(h, p["group"])
-        row = tirx.truncmod(h, p["group"]) * p["query_length"] + i
-        return ends.finish(p, OS[b, kv_head, row, c], b, kv_head, row)
-
-    return te.compute(p.out_shape, result, name="O")

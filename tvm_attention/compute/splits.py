@@ -14,15 +14,18 @@ from tvm_attention.compute.problem import Problem, ceil_div
 class SplitKVTiles:
     """rows: query rows folded onto a key-value head (at least group x query length); lanes: keys of a
     score vector; score_lanes and value_lanes: lanes that divide the head and value dimension; streams:
-    places of a split that are read at the same time; integer: whether int8 keys are multiplied as they are
-    stored."""
+    places of a split that are read at the same time; integer: 1 or 2 where int8
+    keys are multiplied as they are stored: by themselves, or in pairs; halves: 1 or 2
+    where float16 queries, keys, weights and values are (the products of two are exact in float32): how many
+    vectors of sums the products of a vector of keys go to."""
 
     rows: int
     lanes: int
     score_lanes: int
     value_lanes: int
     streams: int
-    integer: bool = False
+    integer: int = 0
+    halves: int = 0
 
 
 class Places:

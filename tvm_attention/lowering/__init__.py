@@ -21,6 +21,7 @@ from tvm_attention.lowering.distribution import distribute
 from tvm_attention.lowering.dots import Dots
 from tvm_attention.lowering.elements import by_element
 from tvm_attention.lowering.fusing import fuse
+from tvm_attention.lowering.halves import by_halves
 from tvm_attention.lowering.in_place import in_place
 from tvm_attention.lowering.matrix_unit import MatrixUnit
 from tvm_attention.lowering.memory import (
@@ -88,7 +89,7 @@ def lower(
     if element_operand:
         body = by_element(body)
     dots = Dots()
-    body = dots.rewrite(body)
+    body = by_halves(dots.rewrite(body))
     body = distribute(tiles_on_stack(with_prefetches(body)), symbols, workload)
     shared: list[Any] = []
     rest = statements(take_allocations(body, shared))

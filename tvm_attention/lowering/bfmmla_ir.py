@@ -35,6 +35,30 @@ def product_ir(row_tiles: int) -> str:
         f"i64 %right_row, i64 %right_piece, ptr %out, i64 %out_row, "
         f"i32 %first, i32 %steps, i32 %columns) alwaysinline {{",
         "entry:",
+        *_places(),
+        "  br label %column_head",
+        *_loop("column", "entry", "row_end", "%blocks", "done"),
+        f"  %beside = mul i64 %column_at, {BLOCK * 4}",
+        "  %right_at = getelementptr i8, ptr %from_right, i64 %beside",
+        "  %out_at = getelementptr i8, ptr %out, i64 %beside",
+        "  br label %row_head",
+        *_loop("row", "column_body", "store", str(row_tiles * ROWS // BLOCK), "row_end"),
+        *_block(),
+        "row_end:",
+        f"  br label %column_head{_ROLLED}",
+        "done:",
+        "  ret i32 0",
+        "}",
+        "declare <4 x float> @llvm.aarch64.neon.bfmmla(<4 x float>, <8 x bfloat>, <8 x bfloat>)",
+        "!0 = distinct !{!0, !1}",
+        '!1 = !{!"llvm.loop.unroll.disable"}',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _places() -> list[str]:
+    """Where the operands' first step lies, and how many blocks of columns and runs there are."""
+    return [
         "  %skip = sext i32 %first to i64",
         f"  %skip_left = mul i64 %skip, {TILE_BYTES}",
         f"  %step_right = mul i64 %right_row, {ROWS}",
@@ -48,13 +72,16 @@ def product_ir(row_tiles: int) -> str:
         f"  %below_out = mul i64 %out_row, {BLOCK}",
         f"  %runs = mul i32 %steps, {_STEP_RUNS}",
         f"  %run_right = mul i64 %right_row, {_RUN // 2}",
-        "  br label %column_head",
-        *_loop("column", "entry", "row_end", "%blocks", "done"),
-        f"  %beside = mul i64 %column_at, {BLOCK * 4}",
-        "  %right_at = getelementptr i8, ptr %from_right, i64 %beside",
-        "  %out_at = getelementptr i8, ptr %out, i64 %beside",
-        "  br label %row_head",
-        *_loop("row", "column_body", "store", str(row_tiles * ROWS // BLOCK), "row_end"),
+    ]
+
+
+def _block() -> list[str]:
+    """A block of results: its loop over runs, and the way to memory."""
+    sums = [
+        f"%a{n} = phi <4 x float> [ zeroinitializer, %row_body ], [ %a{n}_both, %run_body ]"
+        for n in _ACCUMULATORS
+    ]
+    return [
         "  %tile = lshr i64 %row_at, 1",
         "  %half = and i64 %row_at, 1",
         "  %tile_skip = mul i64 %tile, %below_left",
@@ -65,26 +92,14 @@ def product_ir(row_tiles: int) -> str:
         "  %out_block = getelementptr i8, ptr %out_at, i64 %out_skip",
         _ALONE,
         "  br label %run_head",
-        *_loop("run", "row_body", "run_body", "%runs", "store", [
-            f"%a{n} = phi <4 x float> [ zeroinitializer, %row_body ], [ %a{n}_both, %run_body ]"
-            for n in _ACCUMULATORS
-        ]),
+        *_loop("run", "row_body", "run_body", "%runs", "store", sums),
         *_run(),
         f"  br label %run_head{_ROLLED}",
         "store:",
         *_stored(),
         _ALONE,
         f"  br label %row_head{_ROLLED}",
-        "row_end:",
-        f"  br label %column_head{_ROLLED}",
-        "done:",
-        "  ret i32 0",
-        "}",
-        "declare <4 x float> @llvm.aarch64.neon.bfmmla(<4 x float>, <8 x bfloat>, <8 x bfloat>)",
-        "!0 = distinct !{!0, !1}",
-        '!1 = !{!"llvm.loop.unroll.disable"}',
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n"
+    ]
 
 
 def _loop(

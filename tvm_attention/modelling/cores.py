@@ -99,7 +99,7 @@ _ALL = (
     Core("neoverse_n1", "neoverse-n1", "cortex-a76", 2.6, 128, 1.0, 1.0, 4.0, 24.0),
     Core("neoverse_v1", "neoverse-v1", "neoverse-v1", 2.6, 256, 1.0, 0.75, 3.0, 18.0),
     Core("neoverse_n2", "neoverse-n2", "neoverse-v1", 2.8, 160, 1.0, 0.75, 4.0, 20.0),
-    Core("m1", _M1, "cortex-a76", 3.2, 600, 1.0, 0.5, 2.0, 12.0),
+    Core("m1", _M1, "m1", 3.2, 600, 1.0, 0.5, 2.0, 12.0),
 )
 CORES: Mapping[str, Core] = {core.name: core for core in _ALL}
 

@@ -12,8 +12,8 @@ _LABEL = re.compile(r"\.L\w+")
 _X86_STORE = re.compile(r"v?(mov|extract|pextr)")
 # Markers and directives cost nothing; calls (memset, of a few lines) are left out of a loop's own cycles.
 # Vectors of multiply-adds that an instruction stands for: of 2 x 4 by 4 x 2 numbers; of sixteen, by one of a
-# query's three digits (tvm_attention.compute.digits).
-_OF_A_MATRIX, _OF_A_DOT = 4, 4 / 3
+# query's three digits (tvm_attention.compute.digits); of 2 x 8 by 8 x 2, two digits.
+_OF_A_MATRIX, _OF_A_DOT, _OF_PAIRS = 4, 4 / 3, 8 / 3
 _CALLS = {"x86": ("call", "ret"), "arm": ("bl ", "blr ", "ret")}
 
 
@@ -38,6 +38,7 @@ def counts(instructions: Sequence[str], kind: str) -> Counts:
         vector += is_vector
         fma += name.startswith(("fmla", "fmls", "vfmadd", "vfnmadd", "bfmlal", "fmlal"))
         fma += _OF_A_MATRIX * name.startswith("bfmmla") + _OF_A_DOT * name.startswith("sdot")
+        fma += _OF_PAIRS * name.startswith("smmla")
         if is_vector and _STACK[kind].search(text):
             if _stores(text, name, kind):
                 stores += 2 if name == "stp" else 1

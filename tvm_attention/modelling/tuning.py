@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_changes
 from pathlib import Path
@@ -12,7 +12,7 @@ from tvm_attention.database import TuningRecord, merge_into_log, user_log_path
 from tvm_attention.errors import InvalidValueError
 from tvm_attention.modelling import tools
 from tvm_attention.modelling.cores import core_of
-from tvm_attention.modelling.group import Group, Member
+from tvm_attention.modelling.group import Group, Member, Outcome
 from tvm_attention.modelling.records import modelled_target
 from tvm_attention.modelling.self_check import require_checked
 from tvm_attention.modelling.workers import Compiler
@@ -52,12 +52,7 @@ def tune_modelled(
     """
     todo = [workloads] if isinstance(workloads, AttentionWorkload) else list(workloads)
     names = [targets] if isinstance(targets, str) else list(targets)
-    if log is not None and len(names) != 1:
-        raise InvalidValueError(f"log: expected one target for a log of one's own, got {names}")
-    if trials < 1 or (minutes is not None and not minutes > 0):
-        raise InvalidValueError(
-            f"budget: expected at least 1 trial and more than 0 minutes, got {trials} and {minutes}"
-        )
+    _require_valid(names, log, trials, minutes)
     members = [_member(name, num_threads, log) for name in names]
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     results = {m.target.name: _Kept(m.log) for m in members}
@@ -68,27 +63,37 @@ def tune_modelled(
     interrupted = False
     try:
         with Compiler() as compiler, interrupts_kept():
-            for index, workload in enumerate(todo):
-                if deadline is not None and time.monotonic() >= deadline:
-                    break
-                for group in groups:
-                    place = index, len(todo)
-                    report = progress or (lambda _: None)
-                    for member, outcome, record in group.tune(
-                        workload, compiler, deadline, report, place
-                    ):
-                        results[member.target.name].add(outcome, record, replace=again)
+            report = progress or (lambda _: None)
+            for member, outcome, record in _outcomes(groups, todo, compiler, deadline, report):
+                results[member.target.name].add(outcome, record, replace=again)
     except KeyboardInterrupt:
         interrupted = True
-    return {
-        name: TuningResult(
-            records=tuple(kept.records),
-            outcomes=tuple(kept.outcomes),
-            log=kept.log,
-            interrupted=interrupted,
+    return {name: kept.result(interrupted) for name, kept in results.items()}
+
+
+def _require_valid(
+    names: Sequence[str], log: Path | str | None, trials: int, minutes: float | None
+) -> None:
+    if log is not None and len(names) != 1:
+        raise InvalidValueError(f"log: expected one target for a log of one's own, got {names}")
+    if trials < 1 or (minutes is not None and not minutes > 0):
+        raise InvalidValueError(
+            f"budget: expected at least 1 trial and more than 0 minutes, got {trials} and {minutes}"
         )
-        for name, kept in results.items()
-    }
+
+
+def _outcomes(
+    groups: Sequence[Group],
+    todo: Sequence[AttentionWorkload],
+    compiler: Compiler,
+    deadline: float | None,
+    report: Report,
+) -> Iterator[Outcome]:
+    for index, workload in enumerate(todo):
+        if deadline is not None and time.monotonic() >= deadline:
+            return
+        for group in groups:
+            yield from group.tune(workload, compiler, deadline, report, (index, len(todo)))
 
 
 @dataclass
@@ -105,6 +110,14 @@ class _Kept:
         elif record is not None:
             outcome = with_changes(outcome, kept=False, reason=f"{outcome.reason}, but {EARLIER}")
         self.outcomes.append(outcome)
+
+    def result(self, interrupted: bool) -> TuningResult:
+        return TuningResult(
+            records=tuple(self.records),
+            outcomes=tuple(self.outcomes),
+            log=self.log,
+            interrupted=interrupted,
+        )
 
 
 def _member(name: str, threads: int, log: Path | str | None) -> Member:

@@ -1,5 +1,6 @@
-/* A pool of POSIX threads. A thread with nothing to do looks for it for some 50 microseconds, then sleeps; the caller of
- * a launch looks longer for its end: woken late, it would find the others asleep at its next launch.
+/* A pool of POSIX threads. A thread with nothing to do looks for it for 50 microseconds, then sleeps; the caller of a
+ * launch looks longer for its end: woken late, it would find the others asleep at its next launch. By the clock: a
+ * pause takes 3 nanoseconds on one processor and 50 on another.
  *
  * A launch is published as a ticket, its number and how many tasks it has. A task is claimed by writing the
  * launch's number over an older one, so that who comes late claims nothing; what to run is read before that. Each
@@ -11,23 +12,23 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "kernels.h"
 
 #define MOST_THREADS 1024
 #if defined(__x86_64__)
-#define LOOKS 1000
 #define PAUSE() __builtin_ia32_pause()
 #elif defined(__aarch64__)
-#define LOOKS 20000
 #define PAUSE() __asm__ volatile("yield")
 #else
-#define LOOKS 20000
 #define PAUSE() __asm__ volatile("" ::: "memory")
 #endif
 
-#define CALLERS_LOOKS (20 * LOOKS)
+#define LOOKS 64 /* from one glance at the clock to the next */
+#define PATIENCE 50000 /* nanoseconds */
+#define CALLERS_PATIENCE (20 * PATIENCE)
 #define TASK_BITS 16
 
 typedef void (*pool_task)(void *, int);
@@ -53,6 +54,12 @@ struct tva_pool {
   worker workers[];
 };
 
+static int64_t nanoseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
 static int claim(tva_pool *pool, int index, uint64_t launch) {
   uint64_t last = pool->claimed[index];
   return last < launch && atomic_compare_exchange_strong(&pool->claimed[index], &last, launch);
@@ -72,6 +79,20 @@ static void take_tasks(tva_pool *pool, uint64_t ticket, int first) {
       pthread_cond_signal(&pool->done);
       pthread_mutex_unlock(&pool->mutex);
     }
+  }
+}
+
+/* For a launch after the one that was seen, as long as patience lasts; while others still compute their caller has
+ * not gone on yet. */
+static void look(tva_pool *pool, uint64_t seen) {
+  int64_t begin = nanoseconds(), idle = begin;
+  for (int looks = 1; pool->ticket == seen && !pool->closing; ++looks) {
+    PAUSE();
+    if (looks % LOOKS) continue;
+    int64_t now = nanoseconds();
+    if (pool->unfinished && now - begin < CALLERS_PATIENCE) idle = now;
+    if (now - idle > PATIENCE) return;
+    looks = 0;
   }
 }
 
@@ -107,11 +128,7 @@ static void *work(void *argument) {
   uint64_t seen = 0;
   self->id = (pid_t)syscall(SYS_gettid);
   while (!pool->closing) {
-    int others = 0; /* looks while they still compute: their caller has not gone on yet */
-    for (int i = 0; i < LOOKS && pool->ticket == seen && !pool->closing; ++i) {
-      PAUSE();
-      if (pool->unfinished && ++others < CALLERS_LOOKS) i = 0;
-    }
+    look(pool, seen);
     if (pool->ticket == seen) doze(self, seen);
     seen = pool->ticket;
     take_tasks(pool, seen, (int)(self - pool->workers) + 1);
@@ -143,9 +160,13 @@ int tva_pool_launch(void *user, int tasks, void (*task)(void *, int), void *data
   pool->ticket = ticket;
   wake(pool);
   take_tasks(pool, ticket, 0);
-  for (int i = 0; i < CALLERS_LOOKS && pool->unfinished; ++i) {
+  int64_t begin = nanoseconds();
+  for (int looks = 1; pool->unfinished; ++looks) {
     PAUSE();
-    if (i % 256 == 255) sched_yield(); /* to a worker that waits for this processor */
+    if (looks % (4 * LOOKS)) continue;
+    if (nanoseconds() - begin > CALLERS_PATIENCE) break;
+    sched_yield(); /* to a worker that waits for this processor */
+    looks = 0;
   }
   if (pool->unfinished) {
     pthread_mutex_lock(&pool->mutex);
