@@ -45,6 +45,7 @@ def distribute(stmt: Any, symbols: Mapping[str, Any], w: AttentionWorkload) -> A
         rest = [tirx.IfThenElse(notes["begun"], sequence(rest), None)]
     task = tirx.SeqStmt([*_task_indices(loops, first + step * stride), *rest])
     tasks = tirx.For(step, 0, tirx.max(count, 0), tirx.ForKind.SERIAL, task)
+    # The extent must be a variable: the launch function (threads/launch.ll) reads it.
     return tirx.For(worker, 0, threads, tirx.ForKind.PARALLEL, sequence([*buffers, tasks]))
 
 

@@ -1,7 +1,9 @@
 ; The launch function kernels call for a parallel loop:
 ;   int launch(int (*lambda)(int task, TVMParallelGroupEnv* env, void* closure), void* closure, int asked)
 ; It runs tasks 0 .. n-1 on OpenMP's pool (here), on our own (pool.ll) or one after the other, and returns
-; 0 or the code of a task that failed, whose TVM error it raises again in the calling thread.
+; 0 or the code of a task that failed, whose TVM error it raises again in the calling thread. Kernels ask for 0
+; tasks: as many as there are threads, but no more than the loop has iterations, for no thread is woken for
+; nothing. TVM packs what a loop refers to in the order in which it is met: first the number of iterations.
 
 ; lambda, closure, TVMParallelGroupEnv (unused synchronisation handle, number of tasks), tasks not handed
 ; out yet (may fall below 0), first failure's code, first failure's TVM error or null
@@ -45,7 +47,17 @@ entry:
   %job = alloca %job
   %max = call i32 @max_threads()
   %any = icmp sgt i32 %asked, 0
-  %tasks = select i1 %any, i32 %asked, i32 %max
+  br i1 %any, label %chosen, label %unasked
+unasked:
+  %unknown = icmp eq ptr %closure, null
+  br i1 %unknown, label %chosen, label %known
+known:
+  %iterations = load i32, ptr %closure
+  %least = call i32 @llvm.smax.i32(i32 %iterations, i32 1)
+  %useful = call i32 @llvm.smin.i32(i32 %least, i32 %max)
+  br label %chosen
+chosen:
+  %tasks = phi i32 [ %asked, %entry ], [ %max, %unasked ], [ %useful, %known ]
   %threads = call i32 @llvm.smin.i32(i32 %tasks, i32 %max)
   %parallel = load atomic ptr, ptr @openmp_parallel acquire, align 8
   %alone = icmp sle i32 %threads, 1

@@ -8,6 +8,7 @@ declare i32 @sched_getcpu()
 declare i32 @sched_yield()
 declare i32 @clock_gettime(i32, ptr)
 declare i64 @syscall(i64, ...)
+declare i32 @llvm.smax.i32(i32, i32)
 declare i32 @llvm.smin.i32(i32, i32)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
