@@ -71,6 +71,6 @@ def test_no_more_tasks_than_iterations_or_threads(iterations: int) -> None:
         return 0
 
     callback = _TASK(task)
-    launch = _LAUNCH(launcher().address)
+    launch = _LAUNCH(launcher().counted_address)
     assert launch(ctypes.cast(callback, ctypes.c_void_p).value, closure.ctypes.data, 0) == 0
     assert sorted(seen) == list(range(tasks))

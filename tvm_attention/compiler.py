@@ -136,5 +136,5 @@ def load_library(path: Path) -> CompiledKernel:
 
 
 def _bound(module: Any) -> CompiledKernel:
-    launcher().bind(module)
+    launcher().bind(module, counted=True)
     return CompiledKernel(module["main"], module["workspace"], module)

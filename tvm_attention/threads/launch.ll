@@ -1,9 +1,10 @@
 ; The launch function kernels call for a parallel loop:
 ;   int launch(int (*lambda)(int task, TVMParallelGroupEnv* env, void* closure), void* closure, int asked)
 ; It runs tasks 0 .. n-1 on OpenMP's pool (here), on our own (pool.ll) or one after the other, and returns
-; 0 or the code of a task that failed, whose TVM error it raises again in the calling thread. Kernels ask for 0
-; tasks: as many as there are threads, but no more than the loop has iterations, for no thread is woken for
-; nothing. TVM packs what a loop refers to in the order in which it is met: first the number of iterations.
+; 0 or the code of a task that failed, whose TVM error it raises again in the calling thread. Loops ask for 0
+; tasks, as many as there are threads. @launch_counted makes that no more than the loop has iterations, so that
+; no thread is woken for nothing, of loops whose number of iterations is a variable: TVM packs what a loop refers
+; to into its closure in the order in which it is met, that number first.
 
 ; lambda, closure, TVMParallelGroupEnv (unused synchronisation handle, number of tasks), tasks not handed
 ; out yet (may fall below 0), first failure's code, first failure's TVM error or null
@@ -47,17 +48,7 @@ entry:
   %job = alloca %job
   %max = call i32 @max_threads()
   %any = icmp sgt i32 %asked, 0
-  br i1 %any, label %chosen, label %unasked
-unasked:
-  %unknown = icmp eq ptr %closure, null
-  br i1 %unknown, label %chosen, label %known
-known:
-  %iterations = load i32, ptr %closure
-  %least = call i32 @llvm.smax.i32(i32 %iterations, i32 1)
-  %useful = call i32 @llvm.smin.i32(i32 %least, i32 %max)
-  br label %chosen
-chosen:
-  %tasks = phi i32 [ %asked, %entry ], [ %max, %unasked ], [ %useful, %known ]
+  %tasks = select i1 %any, i32 %asked, i32 %max
   %threads = call i32 @llvm.smin.i32(i32 %tasks, i32 %max)
   %parallel = load atomic ptr, ptr @openmp_parallel acquire, align 8
   %alone = icmp sle i32 %threads, 1
@@ -80,6 +71,15 @@ openmp:
   call void %parallel(ptr @work, ptr %job, i32 %threads, i32 0)
   %openmp_code = call i32 @outcome(ptr %job)
   ret i32 %openmp_code
+}
+
+define internal i32 @launch_counted(ptr %lambda, ptr %closure, i32 %asked) {
+  %iterations = load i32, ptr %closure
+  %max = call i32 @max_threads()
+  %least = call i32 @llvm.smax.i32(i32 %iterations, i32 1)
+  %tasks = call i32 @llvm.smin.i32(i32 %least, i32 %max)
+  %code = call i32 @launch(ptr %lambda, ptr %closure, i32 %tasks)
+  ret i32 %code
 }
 
 ; Fills all of a job but the tasks to hand out, whose store comes after and starts it.
@@ -201,7 +201,9 @@ entry:
 }
 
 ; What Python uses, by position (see native.py).
-@interface = internal constant [3 x ptr] [ptr @launch, ptr @select, ptr @forget_workers]
+@interface = internal constant [4 x ptr] [
+  ptr @launch, ptr @select, ptr @forget_workers, ptr @launch_counted
+]
 
 ; TVM's calling convention: gives the address of @interface as an int (TVMFFIAny: i32 type 1, i64 value).
 define i32 @__tvm_ffi_interface(ptr %self, ptr %arguments, i32 %count, ptr %result) {

@@ -62,12 +62,13 @@ class Launcher:
     def __init__(self, native: NativeLaunch | None = None) -> None:
         self._limit = environment.num_threads()
         self._native = native or compile_launch()
-        self.address = self._native.address
+        self.address, self.counted_address = self._native.address, self._native.counted
         self.choose_pool()
 
-    def bind(self, module: Any) -> None:
+    def bind(self, module: Any, *, counted: bool = False) -> None:
         """Makes the parallel loops of a loaded kernel module run here, now and after any change of
-        pool. Raises KernelBuildError if the module was built without :func:`bind_function`."""
+        pool; ``counted``, by no more threads than a loop has iterations, where that number is a variable.
+        Raises KernelBuildError if the module was built without :func:`bind_function`."""
         try:
             bind = module[BIND_FUNCTION]
         except AttributeError:
@@ -75,7 +76,7 @@ class Launcher:
                 f"expected a kernel module with a function {BIND_FUNCTION!r}, got one without; put "
                 f"tvm_attention.threads.bind_function() into its IRModule"
             ) from None
-        bind(self.address)
+        bind(self.counted_address if counted else self.address)
 
     def set_num_threads(self, count: int | None) -> None:
         """Sets the most threads a loop may use, for the whole process; None takes the bound away.

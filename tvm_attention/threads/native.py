@@ -19,12 +19,14 @@ _PROCESSORS = {"x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
 @dataclass(frozen=True, slots=True)
 class NativeLaunch:
-    """The compiled code: the address of the launch function (its C signature is in launch.ll);
+    """The compiled code: the address of the launch function (its C signature is in launch.ll), and of
+    that for loops whose number of iterations is the first thing that they refer to, a variable;
     ``select(parallel, max_threads, limit)``, which takes the addresses of GOMP_parallel (None: our
     own pool) and omp_get_max_threads (None: there is no OpenMP) and the most threads to use (0,
     with OpenMP only: no limit of our own); ``forget_workers()``, for a forked child."""
 
     address: int
+    counted: int
     select: Callable[[int | None, int | None, int], None]
     forget_workers: Callable[[], None]
 
@@ -54,9 +56,10 @@ def load_launch(library: Path) -> NativeLaunch:
 
 
 def _native(interface: int) -> NativeLaunch:
-    address, select, forget = (p or 0 for p in (ctypes.c_void_p * 3).from_address(interface))
+    functions = (ctypes.c_void_p * 4).from_address(interface)
+    address, select, forget, counted = (p or 0 for p in functions)
     signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
-    return NativeLaunch(address, signature(select), ctypes.CFUNCTYPE(None)(forget))
+    return NativeLaunch(address, counted, signature(select), ctypes.CFUNCTYPE(None)(forget))
 
 
 def launch_source(processor: str) -> str:
