@@ -11,21 +11,19 @@ before the first, or it spills the sums.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm.sym import Analyzer
 
 from tvm_attention.compute.digit_pairs import DEPTH
 from tvm_attention.compute.digits import LANES, RUN
 from tvm_attention.lowering.statements import (
     inside,
     loads,
+    neighbours,
     sequence,
     statements,
-    substituted,
     uses,
     with_body,
 )
@@ -72,10 +70,10 @@ class Dots:
 def _dot(lanes: Any) -> Any:
     run = lanes.body
     store = run.body
-    places = {lanes.loop_var: _zero(lanes.loop_var), run.loop_var: _zero(run.loop_var)}
-    total = _run_of(tirx.BufferLoad(store.buffer, store.indices), places, LANES)
+    places = {lanes.loop_var: 0, run.loop_var: 0}
+    total = neighbours(tirx.BufferLoad(store.buffer, store.indices), places, LANES)
     a, b = (
-        _run_of(load, places, LANES * RUN)
+        neighbours(load, places, LANES * RUN)
         for load in loads(store.value)
         if not load.source.same_as(store.buffer)
     )
@@ -88,24 +86,12 @@ def _pairs(rows: Any) -> Any:
     run = columns.body
     store = run.body
     i, j, y = (loop.loop_var for loop in (rows, columns, run))
-    places = {v: _zero(v) for v in (i, j, y)}
-    total = _run_of(tirx.BufferLoad(store.buffer, store.indices), places, 4)
+    places = dict.fromkeys((i, j, y), 0)
+    total = neighbours(tirx.BufferLoad(store.buffer, store.indices), places, 4)
     factors = [x for x in loads(store.value) if not x.source.same_as(store.buffer)]
-    [a] = [_run_of(x, places, 2 * DEPTH) for x in factors if uses(x, i)]
+    [a] = [neighbours(x, places, 2 * DEPTH) for x in factors if uses(x, i)]
     [key] = [x for x in factors if uses(x, j)]
-    both = [_run_of(key, {**places, j: tirx.const(n, str(j.ty))}, DEPTH) for n in (0, 1)]
+    both = [neighbours(key, {**places, j: n}, DEPTH) for n in (0, 1)]
     b = tirx.Shuffle(both, list(range(2 * DEPTH)))
     value = tirx.call_llvm_pure_intrin("int32x4", _OF_PAIRS, total, a, b)
     return tirx.BufferStore(store.buffer, value, total.indices)
-
-
-def _run_of(load: Any, places: Mapping[Any, Any], count: int) -> Any:
-    """The load of so many neighbours, from the first turn's on."""
-    first = substituted(tirx.Evaluate(load), places).value
-    *outer, last = (Analyzer().simplify(i) for i in first.indices)
-    step = tirx.const(1, str(last.ty))
-    return tirx.BufferLoad(first.source, [*outer, tirx.Ramp(last, step, count)])
-
-
-def _zero(variable: Any) -> Any:
-    return tirx.const(0, str(variable.ty))

@@ -9,13 +9,11 @@ neighbours: these come as one vector, of which the instruction takes an element.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from tvm import tirx
-from tvm.sym import Analyzer
 
-from tvm_attention.lowering.statements import inside, loads, sequence, substituted, uses
+from tvm_attention.lowering.statements import at, inside, loads, neighbours, sequence, uses
 
 LANES = 4  # of a sum
 _INSTRUCTIONS = ("llvm.aarch64.neon.fmlal", "llvm.aarch64.neon.fmlal2")
@@ -28,7 +26,7 @@ def by_halves(stmt: Any, turn: Any = None, number: int = 0) -> Any:
     if "half_weights" in notes:
         turns = range(int(stmt.extent))
         return sequence(
-            [_at(by_halves(stmt.body, stmt.loop_var, n), {stmt.loop_var: n}) for n in turns]
+            [at(by_halves(stmt.body, stmt.loop_var, n), {stmt.loop_var: n}) for n in turns]
         )
     if "halves" in notes:
         return _products(stmt, turn, number)
@@ -38,6 +36,7 @@ def by_halves(stmt: Any, turn: Any = None, number: int = 0) -> Any:
 def _products(halves: Any, turn: Any, number: int) -> Any:
     lanes = halves.body
     store = lanes.body
+    sums = tirx.BufferLoad(store.buffer, store.indices)
     half, lane = halves.loop_var, lanes.loop_var
     factors = [x for x in loads(store.value) if not x.source.same_as(store.buffer)]
     # LLVM takes an element for what is the same eight times in the last place only.
@@ -45,7 +44,7 @@ def _products(halves: Any, turn: Any, number: int) -> Any:
     operands = [_operand(load, half, lane, turn, number) for load in factors]
     stmts = []
     for n, instruction in enumerate(_INSTRUCTIONS):
-        total = _run_of(store.buffer, store.indices, {half: n, lane: 0}, LANES)
+        total = neighbours(sums, {half: n, lane: 0}, LANES)
         value = tirx.call_llvm_pure_intrin(f"float32x{LANES}", instruction, total, *operands)
         stmts.append(tirx.BufferStore(store.buffer, value, total.indices))
     return sequence(stmts)
@@ -54,18 +53,7 @@ def _products(halves: Any, turn: Any, number: int) -> Any:
 def _operand(load: Any, half: Any, lane: Any, turn: Any, number: int) -> Any:
     """Eight numbers: neighbours, or one of the weights of all turns eight times."""
     if uses(load, lane):
-        return _run_of(load.source, load.indices, {half: 0, lane: 0}, 2 * LANES)
-    weights = _run_of(load.source, load.indices, {turn: 0}, LANES)
+        return neighbours(load, {half: 0, lane: 0}, 2 * LANES)
+    weights = neighbours(load, {turn: 0}, LANES)
     element = tirx.Shuffle([weights], [tirx.const(number, "int32")])
     return tirx.Broadcast(element, 2 * LANES)
-
-
-def _run_of(buffer: Any, indices: Any, places: Mapping[Any, int], count: int) -> Any:
-    """A load of so many neighbours."""
-    *outer, last = (Analyzer().simplify(_at(tirx.Evaluate(i), places).value) for i in indices)
-    step = tirx.const(1, str(last.ty))
-    return tirx.BufferLoad(buffer, [*outer, tirx.Ramp(last, step, count)])
-
-
-def _at(stmt: Any, places: Mapping[Any, int]) -> Any:
-    return substituted(stmt, {v: tirx.const(n, str(v.ty)) for v, n in places.items()})

@@ -7,6 +7,7 @@ from typing import Any
 
 import tvm
 from tvm import tirx
+from tvm.sym import Analyzer
 
 
 def with_body(loop: Any, body: Any) -> Any:
@@ -98,3 +99,15 @@ def children(expression: Any) -> list[Any]:
     parts = ("a", "b", "value", "condition", "true_value", "false_value")
     children = [getattr(expression, part) for part in parts if hasattr(expression, part)]
     return [*children, *getattr(expression, "args", ())]
+
+
+def at(stmt: Any, places: Mapping[Any, int]) -> Any:
+    """The statement with variables at these values."""
+    return substituted(stmt, {v: tirx.const(n, str(v.ty)) for v, n in places.items()})
+
+
+def neighbours(load: Any, places: Mapping[Any, int], count: int) -> Any:
+    """The load of so many neighbours, from the one at these values of variables on."""
+    *outer, last = (Analyzer().simplify(at(tirx.Evaluate(i), places).value) for i in load.indices)
+    step = tirx.const(1, str(last.ty))
+    return tirx.BufferLoad(load.source, [*outer, tirx.Ramp(last, step, count)])
