@@ -68,6 +68,7 @@ def machine_parameters(target: HardwareTarget) -> MachineParameters:
         target.l2 or level.l2,
         matrix_unit=target.features >= MATRIX_UNIT,
         exponent_instructions=level.exponent_instructions,
+        matrix_integers=target.features >= {*MATRIX_UNIT, "amx-int8"},
     )
 
 

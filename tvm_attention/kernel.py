@@ -50,7 +50,7 @@ class Kernel:
         self.source = source
         self.num_threads = num_threads
         self._compiled = compiled
-        self.decodes = isinstance(source, KernelSource) and source.candidate.variant == "split_kv"
+        self.decodes = isinstance(source, KernelSource) and source.candidate.decodes
         self._remembered = RememberedCalls(threads_follow_pool=num_threads is None)
 
     def __call__(
