@@ -27,9 +27,9 @@ from tvm_attention.compute.matrix_decode import KEYS
 from tvm_attention.schedules.candidate import Candidate
 from tvm_attention.schedules.cpu_decode import schedule_split_kv
 from tvm_attention.schedules.cpu_decode_space import decode_rows, dividing_lanes
-from tvm_attention.schedules.cpu_matrix_decode_space import matrix_decode_serves
 from tvm_attention.schedules.cpu_matrix import schedule_matrix
 from tvm_attention.schedules.cpu_matrix_decode import schedule_matrix_decode
+from tvm_attention.schedules.cpu_matrix_decode_space import matrix_decode_serves
 from tvm_attention.schedules.cpu_prefill import (
     schedule_blocks_and_merge,
     schedule_row_block,

@@ -9,6 +9,7 @@ indices at the first key and at the last say how many there are.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import tvm
@@ -16,11 +17,11 @@ from tvm import tirx
 from tvm.sym import Analyzer
 
 from tvm_attention.compute.matrix_decode import KEYS, TILE_ROW
+from tvm_attention.lowering.decode_scores_ir import Scores
+from tvm_attention.lowering.decode_values_ir import Values
 from tvm_attention.lowering.matrix_decode_ir import (
     BEGIN,
     END,
-    Scores,
-    Values,
     queries_ir,
     queries_name,
     session_ir,
@@ -40,10 +41,9 @@ class MatrixDecode:
     """Rewrites the annotated nests of one kernel; ``strides`` are the elements from a row of keys and of
     values to the next."""
 
-    def __init__(self, strides: Any) -> None:
+    def __init__(self, strides: Mapping[str, Any]) -> None:
         self._strides = strides
         self._code: dict[str, str] = {}
-        self._task: tuple[int, int] | None = None  # query rows, columns of scores
 
     def rewrite(self, stmt: Any) -> Any:
         """The statement with its annotated nests replaced."""
