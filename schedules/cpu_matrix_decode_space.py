@@ -33,6 +33,23 @@ def matrix_decode_refusal(w: AttentionWorkload, m: MachineParameters, c: Candida
     return None if m.holds(c["value_rows"], c["value_vectors"]) else "value tile too large"
 
 
+def matrix_decode_is_faster(w: AttentionWorkload, m: MachineParameters, rows: int) -> bool:
+    """Measured: a tile costs the same for one row as for many, which pays from four rows on."""
+    return rows >= 4 and matrix_decode_serves(w, m)
+
+
+def default_matrix_decode(w: AttentionWorkload, rows: int) -> Candidate:
+    """Memory is asked for by the processor's own prefetchers."""
+    assert w.value_dim is not None
+    if w.kv_dtype is None:
+        return Candidate.of("matrix_decode", {"prefetch": 0})
+    vectors = next(
+        v for v in ((4, 2, 1) if rows > 1 else (8, 4, 2, 1)) if w.value_dim % (16 * v) == 0
+    )
+    tile = {"value_rows": min(rows, 4), "value_vectors": vectors}
+    return Candidate.of("matrix_decode", {"prefetch": 0, **tile})
+
+
 def matrix_decode_serves(w: AttentionWorkload, m: MachineParameters) -> bool:
     """Keys and values that lie row after row, of whole tiles, stored as the unit multiplies them."""
     rows = decode_rows(w)
