@@ -37,9 +37,9 @@ def matrix_decode(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
     jm, js = (te.reduce_axis((0, vectors), n) for n in ("jm", "js"))
     xm, xs = (te.reduce_axis((0, KEYS), n) for n in ("xm", "xs"))
     ML = te.compute(
-        (*outer, rows, KEYS), lambda *i: te.max(SM[(*i[:-1], jm, i[-1])], axis=jm), name="ML"
+        (*outer, rows, KEYS), lambda *i: te.max(SM(*i[:-1], jm, i[-1]), axis=jm), name="ML"
     )
-    M = te.compute((*outer, rows), lambda *i: te.max(ML[(*i, xm)], axis=xm), name="M")
+    M = te.compute((*outer, rows), lambda *i: te.max(ML(*i, xm), axis=xm), name="M")
     P = te.compute(
         (*outer, rows, vectors, KEYS),
         lambda b, h, sp, r, jo, ji: tirx.Select(
@@ -50,9 +50,9 @@ def matrix_decode(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
         name="P",
     )
     LL = te.compute(
-        (*outer, rows, KEYS), lambda *i: te.sum(P[(*i[:-1], js, i[-1])], axis=js), name="LL"
+        (*outer, rows, KEYS), lambda *i: te.sum(P(*i[:-1], js, i[-1]), axis=js), name="LL"
     )
-    L = te.compute((*outer, rows), lambda *i: te.sum(LL[(*i, xs)], axis=xs), name="L")
+    L = te.compute((*outer, rows), lambda *i: te.sum(LL(*i, xs), axis=xs), name="L")
     of_values = weighted_values if tiles.integer else _values
     values = of_values(p, tiles, places, outer, vectors, P)
     return p.function(merged(p, tiles, outer, M, L, values))
@@ -96,7 +96,7 @@ def _numbers(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vector
         return te.sum(as_float32(key, "bfloat16") * query, axis=[d2, y])
 
     DOT = te.compute((*outer, vectors, tiles.rows, KEYS), product, name="DOT")
-    return lambda *i: DOT[i] * p["scale_log2"]
+    return lambda *i: DOT(*i) * p["scale_log2"]
 
 
 def _integers(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors: Any) -> Element:
@@ -126,7 +126,8 @@ def _integers(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vecto
         small = (third * float32(1 / BASE) + second) * float32(1 / BASE)
         return (first + small) * QF[b, h, r]
 
-    return te.compute((*outer, vectors, tiles.rows, KEYS), combined, name="DF")
+    DF = te.compute((*outer, vectors, tiles.rows, KEYS), combined, name="DF")
+    return lambda *i: DF(*i)
 
 
 def _right_operand(Q: te.Tensor, columns: int, run: int) -> te.Tensor:
@@ -136,7 +137,7 @@ def _right_operand(Q: te.Tensor, columns: int, run: int) -> te.Tensor:
 
     def number(b: Any, h: Any, d: Any, n: Any, y: Any) -> Any:
         row = (n,) if len(Q.shape) == 4 else (tirx.truncdiv(n, DIGITS), tirx.truncmod(n, DIGITS))
-        return Q[(b, h, *row, d * run + y)]
+        return Q(b, h, *row, d * run + y)
 
     return te.compute((batch, heads, depth // run, columns, run), number, name="QB")
 

@@ -150,7 +150,7 @@ def _span(load: Any, start: Any, end: Any) -> Any:
 
 
 def _bytes(load: Any) -> int:
-    return tvm.DataType(str(load.source.dtype)).bits // 8
+    return int(tvm.DataType(str(load.source.dtype)).bits) // 8
 
 
 def _call(name: str, *arguments: Any) -> Any:
