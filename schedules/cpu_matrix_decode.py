@@ -55,7 +55,10 @@ def _values(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) -> None
 
 
 def _softmax(sch: Schedule, lanes: int) -> None:
-    """The scores' maximum is taken as they are computed, the weights' sum as they are."""
+    """The scores' maximum is taken as they are computed, the weights' sum as they are;
+    the lanes of both are added by shuffles."""
+    for name in ("M", "L"):
+        annotate(sch, sch.get_loops(sch.get_sblock(name))[-1], {"lanes_added": 1})
     for name in present(sch, ("SM", "P", "PW")):
         block = sch.get_sblock(name)
         row, step, _ = sch.get_loops(block)[-3:]

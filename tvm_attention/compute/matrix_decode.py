@@ -29,7 +29,7 @@ TILE_ROW = 64  # bytes
 
 def matrix_decode(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
     """Stages QS, (QL, QM, QF, QI, QD,) QB, DOT, (DF,) S, SM, ML, M, P, LL, L, (PW or OI,) OT, PART, then
-    those of a merge."""
+    those of a merge (tvm_attention.compute.split_merge)."""
     rows, places = tiles.rows, Places(p, tiles)
     vectors = ceil_div(ceil_div(p["key_length"], KEYS), p["splits"])
     outer = (p["batch"], p.kv_heads, p["splits"])
