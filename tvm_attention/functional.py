@@ -71,9 +71,7 @@ def attention(
     """
     if type(scale) is not float and scale is not None:
         scale = check_scale(scale, 1)
-    repeatable = (
-        layout == "bhsd" and return_lse is False and return_weights is False and out is None
-    )
+    repeatable = layout == "bhsd" and return_lse is False and return_weights is False
     repeatable = repeatable and _comparable(causal, window, softcap)
     signature: Options = ("attention", causal, window, softcap, scale)
     if not (alibi_slopes is None and sinks is None and kv_lengths is None):
@@ -81,7 +79,7 @@ def attention(
         signature = (*signature, small)
         repeatable = repeatable and small is not None
     if repeatable:
-        result = _remembered.run(query, key, value, signature, mask)
+        result = _remembered.run(query, key, value, signature, mask, out)
         if result is not None:
             return result
     call = opened(
@@ -90,7 +88,7 @@ def attention(
     )  # fmt: skip
     done = attend(call, out=out, return_lse=return_lse, return_weights=return_weights)
     if repeatable and done.prepared is not None and call.call.mask is mask:
-        _remembered.add(call.inputs, signature, done.prepared, done.out, mask)
+        _remembered.add(call.inputs, signature, done.prepared, done.out, mask, out)
     return done.returned()
 
 

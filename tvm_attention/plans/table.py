@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tvm_attention.arrays import ArrayKind, memory_range
 from tvm_attention.prepared import PreparedCall
 
 _WORD, _DOUBLE = struct.Struct("q"), struct.Struct("d")
@@ -52,14 +53,15 @@ class PlanTable:
 
 
 class Planner:
-    """Makes plans of calls on one kind of array.
+    """Makes plans of calls on one ``kind`` of array.
 
     ``describe`` is the address of a function int(array, view) that fills in a DLTensor;
     ``empty_like`` a Python callable.
     """
 
-    def __init__(self, describe: int, empty_like: Callable[[Any], Any]) -> None:
+    def __init__(self, kind: ArrayKind, describe: int, empty_like: Callable[[Any], Any]) -> None:
         self.empty_like = empty_like
+        self._kind = kind
         self._describe_address = describe
         self._describe = ctypes.PYFUNCTYPE(
             ctypes.c_int, ctypes.py_object, ctypes.POINTER(_View)
@@ -79,8 +81,8 @@ class Planner:
         self, arrays: Sequence[Any], prepared: PreparedCall, threads: int, like: Any, out: Any
     ) -> Plan:
         """The plan of a call on such arrays (query, key, value and mask, if any) by that many threads
-        (0: any). ``empty_like`` of ``like`` (None: of the query) gives results laid out as ``out``.
-        Raises RuntimeError for arrays without memory."""
+        (0: any). Results are laid out as ``out``; ``empty_like`` of ``like`` (None: of the query) gives
+        such, where the caller does not. Raises RuntimeError for arrays without memory."""
         mask = () if prepared.mask_index is None else (prepared.mask_index,)
         described = (*arrays, out)
         layouts: list[int] = []
@@ -92,6 +94,7 @@ class Planner:
         words.append(0 if like is None else id(like))
         words += layouts
         words += _any_values((*(0,) * _ADDRESSES, *prepared.arguments))
+        words += [distance for x in described for distance in self._extent(x)]
         kept = array("q", words)
         alive = (
             prepared,
@@ -108,6 +111,12 @@ class Planner:
             raise RuntimeError("expected an array with memory")
         axes = view.kind & 0xFFFFFFFF
         return [view.device, view.kind, *view.shape[:axes], *view.strides[:axes]]
+
+    def _extent(self, x: Any) -> tuple[int, int]:
+        """Where its memory begins and ends, in bytes from its address."""
+        address = self._kind.address(x)
+        first, end = memory_range(self._kind, x)
+        return first - address, end - address
 
 
 def _any_values(arguments: tuple[float, ...]) -> list[int]:
