@@ -20,6 +20,7 @@ from tvm_attention.options import opened_options
 from tvm_attention.outputs import no_keys, opened_out
 from tvm_attention.prepared import PreparedCall
 from tvm_attention.remembered import RememberedCalls
+from tvm_attention.signatures import signature
 from tvm_attention.splits import most_rows, splits
 from tvm_attention.threads import launcher
 from tvm_attention.workload import AttentionWorkload
@@ -81,10 +82,9 @@ class Kernel:
         """
         if type(scale) is not float and scale is not None:
             scale = check_scale(scale, 1)
-        others = (window, softcap, alibi_slopes, sinks, kv_lengths)
-        repeatable = all(x is None for x in others)
-        if repeatable:
-            result = self._remembered.run(query, key, value, (scale,), mask, out)
+        options = signature(None, window, softcap, alibi_slopes, sinks, kv_lengths)
+        if options is not None:
+            result = self._remembered.run(query, key, value, (scale, options), mask, out)
             if result is not None:
                 return result
         kind = self._kind_of(query)
@@ -102,8 +102,8 @@ class Kernel:
         else:
             result = opened_out(kind, out, sizes.out_shape, inputs, call.mask)
         prepared = self.compute(kind, call, inputs, result)
-        if repeatable and prepared is not None and call.mask is mask:
-            self._remembered.add(inputs, (scale,), prepared, result, mask, out)
+        if options is not None and prepared is not None and call.mask is mask:
+            self._remembered.add((query, key, value), (scale, options), prepared, result, mask, out)
         return kind.own_kind(result, query) if out is None else out
 
     def __repr__(self) -> str:

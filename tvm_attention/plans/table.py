@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm_attention.arrays import ArrayKind, memory_range
+from tvm_attention.arrays import ArrayKind, reach
 from tvm_attention.prepared import PreparedCall
 
 _WORD, _DOUBLE = struct.Struct("q"), struct.Struct("d")
@@ -94,7 +94,7 @@ class Planner:
         words.append(0 if like is None else id(like))
         words += layouts
         words += _any_values((*(0,) * _ADDRESSES, *prepared.arguments))
-        words += [distance for x in described for distance in self._extent(x)]
+        words += [distance for x in described for distance in reach(self._kind, x)]
         kept = array("q", words)
         alive = (
             prepared,
@@ -111,12 +111,6 @@ class Planner:
             raise RuntimeError("expected an array with memory")
         axes = view.kind & 0xFFFFFFFF
         return [view.device, view.kind, *view.shape[:axes], *view.strides[:axes]]
-
-    def _extent(self, x: Any) -> tuple[int, int]:
-        """Where its memory begins and ends, in bytes from its address."""
-        address = self._kind.address(x)
-        first, end = memory_range(self._kind, x)
-        return first - address, end - address
 
 
 def _any_values(arguments: tuple[float, ...]) -> list[int]:
