@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -73,10 +74,11 @@ def attention(
         scale = check_scale(scale, 1)
     options = signature(causal, window, softcap, alibi_slopes, sinks, kv_lengths)
     repeatable = options is not None and type(layout) is str
-    repeatable = repeatable and return_lse is False and return_weights is False
-    known: Options = ("attention", layout, scale, options)
+    repeatable = repeatable and type(return_lse) is bool and return_weights is False
+    known: Options = ("attention", layout, return_lse, scale, options)
     if repeatable:
-        result = _remembered.run(query, key, value, known, mask, out)
+        new_lse = partial(_new_lse, layout) if return_lse else None
+        result = _remembered.run(query, key, value, known, mask, out, new_lse)
         if result is not None:
             return result
     call = opened(
@@ -85,8 +87,17 @@ def attention(
     )  # fmt: skip
     done = attend(call, out=out, return_lse=return_lse, return_weights=return_weights)
     if repeatable and done.prepared is not None and call.call.mask is mask:
-        _remembered.add((query, key, value), known, done.prepared, done.out, mask, out)
+        inputs = query, key, value
+        _remembered.add(inputs, known, done.prepared, done.out, mask, out, *done.extra)
     return done.returned()
+
+
+def _new_lse(layout: str, query: Any) -> Any:
+    """An array for the log-sum-exp of a call's rows."""
+    shape = tuple(query.shape[:-1])
+    if layout == "bshd" and len(shape) == 3:
+        shape = shape[0], shape[2], shape[1]
+    return kind_of(query).empty(shape, query, "float32")
 
 
 def attention_again(
@@ -107,7 +118,8 @@ def attention_again(
     options = signature(causal, window, softcap, alibi_slopes, sinks, kv_lengths)
     if options is None:
         return None
-    return _remembered.run(query, key, value, ("attention", "bhsd", scale, options), mask)
+    known = ("attention", "bhsd", False, scale, options)
+    return _remembered.run(query, key, value, known, mask)
 
 
 def scaled_dot_product_attention(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tvm_attention.arguments import SCALARS, mask_index
+from tvm_attention.arguments import SCALARS, arrays_beside
 from tvm_attention.arrays import ArrayKind, Shape, is_dense, kind_of
 from tvm_attention.call import Call
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
@@ -118,8 +118,8 @@ class Kernel:
         """Write attention into ``out`` and, where the kernel has it, the log-sum-exp of every row into
         ``lse``; everything has been checked.
 
-        Returns the call, if it can be run again on other arrays and another mask of the same shapes
-        and strides.
+        Returns the call, if it can be run again on other arrays of the same shapes and strides, another
+        mask and another ``lse`` among them.
         """
         sizes = call.sizes
         if sizes.empty or sizes.key_length == 0:
@@ -130,7 +130,7 @@ class Kernel:
         prepared = self.prepare(kind, call, strides, lse)
         prepared.run(*(kind.address(x) for x in (*dense, out)))
         in_place = all(x is y for x, y in zip(dense, inputs, strict=True))
-        return prepared if in_place and call.repeatable and lse is None else None
+        return prepared if in_place and call.repeatable else None
 
     def prepare(
         self, kind: ArrayKind, call: Call, strides: tuple[Shape, ...], lse: Any = None
@@ -158,8 +158,8 @@ class Kernel:
                 f"{size / (1 << 30):.1f} GiB for {dict(zip(SCALARS, arguments, strict=False))}; call on "
                 f"parts of the batch or of the heads"
             )
-        index = mask_index(self.workload)
-        return PreparedCall(self._compiled.main, size, threads, arguments, index, kept)
+        beside = arrays_beside(self.workload)
+        return PreparedCall(self._compiled.main, size, threads, arguments, beside, kept)
 
     def _check(self, call: Call) -> None:
         """That the call is what this kernel was loaded for."""

@@ -8,7 +8,7 @@ in tvm_attention.plans where an array's description tells it, here where not.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,9 +54,17 @@ class RememberedCalls:
         self._run: Any = None
 
     def run(
-        self, query: Any, key: Any, value: Any, options: Options, mask: Any = None, out: Any = None
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        options: Options,
+        mask: Any = None,
+        out: Any = None,
+        new_lse: Callable[[Any], Any] | None = None,
     ) -> Any:
         """The result of a remembered call, in ``out`` if that is given, or None when the checks must run.
+        With ``new_lse``, which makes an array for it from the query, the log-sum-exp follows in a tuple.
 
         One long function: a call of another costs a tenth of a microsecond.
         """
@@ -71,6 +79,7 @@ class RememberedCalls:
             try:
                 # While torch.jit traces, a number of elements is a tensor, which is in no table.
                 place = query.numel(), key.numel(), mask is None, out is None, options
+                lse = None if new_lse is None else new_lse(query)
             except RuntimeError:  # of some kinds of tensor
                 return None
             table = self._torch_tables.get(place)
@@ -87,17 +96,19 @@ class RememberedCalls:
                 return None
         elif array is np.ndarray:
             place = query.size, key.size, mask is None, out is None, options
+            lse = None if new_lse is None else new_lse(query)
             table = self._numpy_tables.get(place)
         else:
             return None
+        result = None
         if table is not None:
             own, threads = workspace, self._pool.max_threads()
             result = self._run(
-                table.address, threads, own.address, own.size, query, key, value, mask, out
+                table.address, threads, own.address, own.size, query, key, value, mask, lse, out
             )
-            if result is not None:
-                return result
-        return self._run_again(place, (query, key, value, mask, out)) if self._once else None
+        if result is None and self._once:
+            result = self._run_again(place, (query, key, value, mask, lse, out))
+        return result if lse is None or result is None else (result, lse)
 
     def add(
         self,
@@ -107,11 +118,12 @@ class RememberedCalls:
         result: Any,
         mask: Any = None,
         out: Any = None,
+        lse: Any = None,
     ) -> None:
         """Remember how a call on these inputs, giving an array of the shape and strides of ``result``,
-        runs; ``out`` is what the caller gave for it. A mask must be the array whose address ``prepared``
-        has."""
-        arrays = (*inputs, mask, out)
+        runs; ``out`` is what the caller gave for it. A mask and ``lse`` must be the arrays whose addresses
+        ``prepared`` has."""
+        arrays = (*inputs, mask, lse, out)
         # With the result: arrays that came through DLPack are inputs of one kind and results of another.
         planner = self._planner((*arrays, result))
         if planner is None:

@@ -80,13 +80,13 @@ class Planner:
     def plan(
         self, arrays: Sequence[Any], prepared: PreparedCall, threads: int, like: Any, out: Any
     ) -> Plan:
-        """The plan of a call on such arrays (query, key, value and mask, if any) by that many threads
-        (0: any). Results are laid out as ``out``; ``empty_like`` of ``like`` (None: of the query) gives
-        such, where the caller does not. Raises RuntimeError for arrays without memory."""
-        mask = () if prepared.mask_index is None else (prepared.mask_index,)
+        """The plan of a call on such arrays (query, key, value, and the mask and the log-sum-exp, if any)
+        by that many threads (0: any). Results are laid out as ``out``; ``empty_like`` of ``like`` (None:
+        of the query) gives such, where the caller does not. Raises RuntimeError for arrays without
+        memory."""
         described = (*arrays, out)
         layouts: list[int] = []
-        for index, x in zip((0, 1, 2, *mask, _OUT), described, strict=True):
+        for index, x in zip((0, 1, 2, *prepared.beside, _OUT), described, strict=True):
             layouts.append(index)
             layouts += self.layout(x)
         count = _ADDRESSES + len(prepared.arguments)
