@@ -9,7 +9,12 @@ from tvm_attention.schedules import Candidate, MachineParameters, x86
 from tvm_attention.workload import AttentionWorkload
 
 MACHINE = MachineParameters(8, 16, False, 32 << 10, 1 << 20)
-MATRIX_MACHINE = MachineParameters(16, 32, True, 32 << 10, 1 << 20, matrix_unit=True)
+MATRIX_MACHINE = MachineParameters(
+    16, 32, True, 32 << 10, 1 << 20, matrix_unit=True, matrix_integers=True
+)
+NARROW_MACHINE = MachineParameters(
+    4, 32, False, 32 << 10, 1 << 20, dot_products=True, half_products=True, pair_products=True
+)
 KEY_BLOCKS = {
     "query_block": 32, "key_block": 96, "score_rows": 4, "score_vectors": 2, "value_rows": 4,
     "value_vectors": 2, "value_columns_outer": 1, "pack_key": 0, "pack_value": 1,
@@ -34,6 +39,23 @@ DECODE = [
         "split_kv",
         {"score_keys": 2, "prefetch": 2, "streams": 2, "value_rows": 2, "value_vectors": 2},
     )
+]
+INT8 = {"kv_dtype": "int8"}
+HALF = {"dtype": "float16"}
+# Decoding with instructions that some machines have: what is stored, and the candidate.
+SPECIAL_DECODE: list[tuple[MachineParameters, dict[str, Any], Candidate]] = [
+    (NARROW_MACHINE, {}, DECODE[0]),
+    (NARROW_MACHINE, INT8, DECODE[0].replace(integer_products=1)),
+    (NARROW_MACHINE, INT8, DECODE[0].replace(integer_products=2)),
+    (NARROW_MACHINE, HALF, DECODE[0].replace(half_products=1)),
+    (NARROW_MACHINE, HALF, DECODE[0].replace(half_products=2)),
+    (MATRIX_MACHINE, INT8, DECODE[0]),
+    (
+        MATRIX_MACHINE,
+        INT8,
+        Candidate.of("matrix_decode", {"prefetch": 0, "value_rows": 4, "value_vectors": 4}),
+    ),
+    (MATRIX_MACHINE, {"dtype": "bfloat16"}, Candidate.of("matrix_decode", {"prefetch": 1})),
 ]
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -72,6 +94,12 @@ def lowered_text() -> str:
         candidate = MATRIX.replace(overlapped=int("window" not in options))
         assert x86.design_space(workload, MATRIX_MACHINE).refusal(candidate) is None
         func = x86.build(workload, MATRIX_MACHINE, candidate).mod["main"]
+        texts.append(lower(func, workload).main.script(show_meta=True))
+    for machine, options, candidate in SPECIAL_DECODE:
+        workload = AttentionWorkload(
+            head_dim=64, query_length=1, query_heads=16, kv_heads=4, **options
+        )
+        func = x86.build(workload, machine, candidate).mod["main"]
         texts.append(lower(func, workload).main.script(show_meta=True))
     return "\n".join(texts)
 
