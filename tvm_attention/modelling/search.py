@@ -15,9 +15,8 @@ from tvm_attention.tuning.journal import Trial
 PARENTS = 3
 DRAWN = 12  # candidates looked at for each that is compiled
 STRANGERS = 0.2  # of the candidates are drawn from the whole space
-MATRIX = (
-    "matrix"  # of which no model of ours knows the unit; BFMMLA is one of the vector instructions
-)
+# Of which no model of ours knows the unit. BFMMLA, which serves the first, is one of the vector instructions.
+MATRIX, MATRIX_DECODE = "matrix", "matrix_decode"
 
 
 class ModelledSearch:
@@ -26,7 +25,8 @@ class ModelledSearch:
     def __init__(
         self, space: DesignSpace, machine: MachineParameters, seeds: Sequence[Candidate], seed: int
     ) -> None:
-        variants = {v: c for v, c in space.variants.items() if v != MATRIX or machine.bfmmla}
+        unknown = (MATRIX_DECODE,) if machine.bfmmla else (MATRIX, MATRIX_DECODE)
+        variants = {v: c for v, c in space.variants.items() if v not in unknown}
         self._space = DesignSpace(variants, space.rule)
         self._machine = machine
         self._random = random.Random(seed)

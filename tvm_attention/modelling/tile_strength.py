@@ -9,7 +9,7 @@ def strength(candidate: Candidate, machine: MachineParameters) -> float:
     """From 0 to 1: the share of a step's time that its multiply-adds need, were all loads and spills
     paid for."""
     c = dict(candidate.decisions)
-    if candidate.variant in ("split_kv", "matrix"):
+    if candidate.variant in ("split_kv", "matrix", "matrix_decode"):
         return 1.0
     tiles = [(c["score_rows"], c["score_vectors"], True)]
     if "value_rows" in c:
