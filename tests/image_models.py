@@ -1,4 +1,4 @@
-"""timm's and diffusers' models, small and with random weights: each calls torch's attention in its own way."""
+"""timm's and diffusers' small models with random weights: each calls torch's attention in its own way."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ def vit() -> Call:
 
 def siglip() -> Call:
     """One query of its own over all places, in the place of a class token."""
-    return _timm(
-        vision_transformer.VisionTransformer(**_VIT, global_pool="map", class_token=False)
-    )
+    return _timm(vision_transformer.VisionTransformer(**_VIT, global_pool="map", class_token=False))
 
 
 def eva02() -> Call:
