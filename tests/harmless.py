@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ _NEVER = ("exec", "compile", "pickle.", "marshal.", "os.system", "os.exec", "os.
 _CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate",
             "os.chmod", "os.chown", "os.utime", "shutil.", "ctypes.dlopen")  # fmt: skip
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+for _name in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"):
+    codecs.lookup(_name)  # json imports what bytes seem to be encoded by
 
 _folder: Path | None = None  # where changes are allowed, while events are looked at
 _found: list[str] = []
