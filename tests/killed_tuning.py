@@ -1,7 +1,7 @@
 """A search that is killed at any moment, time and again, and goes on: no trial or record is lost.
 
-``python tests/killed_tuning.py 200`` kills it more often than the tests do: some four minutes. Candidates
-are not built, and their times made up; journal, cost model and log are real.
+``python tests/killed_tuning.py 200`` kills it more often than the tests do, in some four minutes of processor
+time. Candidates are not built, and their times made up; journal, cost model and log are real.
 """
 
 from __future__ import annotations
