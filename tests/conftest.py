@@ -51,7 +51,7 @@ _OF_ONE_WORKER = ("test_hidden_keys.py", "test_variant_options.py")
 # What takes a minute or more is begun first, so that no worker is left alone with it at the end.
 _LONG = (
     "test_shipped_arm_kernels.py", *_OF_ONE_WORKER, "test_compute.py", "test_transformers.py",
-    "test_attention.py", "test_onnx_attention.py",
+    "test_attention.py", "test_arm_kernels.py", "test_boards.py", "test_kv_cache.py",
 )  # fmt: skip
 
 

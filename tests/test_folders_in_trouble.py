@@ -171,7 +171,7 @@ def test_writers_killed_at_any_moment(tmp_path: Path) -> None:
 
 def test_searches_killed_at_any_moment(tmp_path: Path) -> None:
     pytest.importorskip("xgboost", reason="the extra dev brings it")
-    program = [sys.executable, "killed_tuning.py", "2"]
+    program = [sys.executable, "killed_tuning.py", "5"]
     done = subprocess.run(program, cwd=Path(__file__).parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split("trials ")[1].split()[0]) > 2

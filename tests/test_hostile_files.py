@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pickle
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from random import Random
 
 import pytest
 import tuning_records
+from harmless import nothing_but_reading
 from mutated_text import mutated
 
 from tvm_attention import environment, runtime
@@ -97,7 +100,7 @@ def use_log(log: TuningLog, host: HardwareTarget) -> None:
     assert format_log(log.records)
 
 
-def try_journals(seed: int, rounds: int) -> int:
+def try_journals(_: Path, seed: int, rounds: int) -> int:
     """Reads mutated journals as tuning does; gives how many trials were taken from them."""
     rng, taken = Random(seed), 0
     target = cut_down(detect_target(), detect_target().isa)
@@ -164,16 +167,40 @@ def test_a_target_that_is_not_known(folder: Path) -> None:
     assert any("found without a matrix unit" in reason for reason in found.source.reasons)
 
 
+def watched(attempts: Callable[..., int], folder: Path, seed: int, rounds: int) -> int:
+    """What the rounds give; nothing is run, written elsewhere or blown up meanwhile."""
+    attempts(folder, seed, 1)  # which imports modules
+    with nothing_but_reading(folder):
+        return attempts(folder, seed, rounds)
+
+
 def test_logs(folder: Path) -> None:
-    assert 0 < try_logs(folder, 1, ROUNDS) < ROUNDS
+    assert 0 < watched(try_logs, folder, 1, ROUNDS) < ROUNDS
 
 
 def test_journals(folder: Path) -> None:
-    assert ROUNDS < try_journals(2, ROUNDS) < 4 * ROUNDS
+    assert ROUNDS < watched(try_journals, folder, 2, ROUNDS) < 4 * ROUNDS
 
 
 def test_manifests(folder: Path) -> None:
-    assert 0 < try_manifests(folder, 3, ROUNDS) < ROUNDS
+    assert 0 < watched(try_manifests, folder, 3, ROUNDS) < ROUNDS
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda folder: eval("1 + 1"),
+        lambda folder: pickle.loads(pickle.dumps(Path)),
+        lambda folder: (folder.parent / "outside").touch(),
+        lambda folder: (folder / ".." / "outside").mkdir(),
+        lambda folder: os.system("true"),
+        lambda folder: len(b"x" * (200 << 20)),
+    ],
+)
+def test_what_must_not_happen_would_be_seen(harm: Callable[[Path], object], tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(AssertionError), nothing_but_reading(tmp_path / "folder"):
+        harm(tmp_path / "folder")
 
 
 def main(rounds: int) -> None:
@@ -181,9 +208,9 @@ def main(rounds: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         os.environ[environment.CACHE_DIR] = f"{name}/cache"
         os.environ[environment.LOG_DIR] = f"{name}/logs"
-        print("logs accepted:", try_logs(Path(name), 1, rounds))
-        print("trials taken:", try_journals(2, rounds))
-        print("manifests found good:", try_manifests(Path(name), 3, rounds))
+        print("logs accepted:", watched(try_logs, Path(name), 1, rounds))
+        print("trials taken:", watched(try_journals, Path(name), 2, rounds))
+        print("manifests found good:", watched(try_manifests, Path(name), 3, rounds))
 
 
 if __name__ == "__main__":

@@ -46,6 +46,8 @@ def state():
 
 faulthandler.enable()
 signal.signal(signal.SIGUSR1, lambda *_: None)
+# Shells start background programs with it ignored, and the C library's own flag then comes with any change.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_default_dtype(torch.float64)
 torch.rand(500, 500) @ torch.rand(500, 500)  # its pool is there
 before = state()

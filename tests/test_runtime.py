@@ -106,7 +106,7 @@ def test_a_record_of_the_default_schedule_leaves_sizes_to_it() -> None:
     found = explain(few, target).source
     assert found.candidate == default_of(few, target)
     assert found.record is not None
-    assert "this one's is taken" in found.reasons[0]
+    assert "that of this workload is taken" in found.reasons[0]
     forget()
     other = other_candidate(near, target)
     more = {"variant": other.variant, "decisions": dict(other.decisions)}

@@ -181,7 +181,7 @@ def select(workload: AttentionWorkload, target: HardwareTarget) -> KernelSource:
         # It says that the rule is right near here, and the rule knows what a neighbour's sizes change.
         candidate, (taken, *others) = default, reasons
         reasons = (
-            f"{taken}; it is its own workload's default schedule, so this one's is taken",
+            f"{taken}; nothing beat the default schedule there, so that of this workload is taken",
             *others,
         )
     return KernelSource(candidate, record, found.rung, reasons, lower)
