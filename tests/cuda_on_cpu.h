@@ -60,6 +60,8 @@ static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline uint4 make_uint4(uint x, uint y, uint z, uint w) { return {x, y, z, w}; }
 static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 static inline int __float_as_int(float x) { int y; memcpy(&y, &x, 4); return y; }
+static inline int known(int x) { return x; }
+static inline float power_of_two(float x) { return x < -126.0f ? 0.0f : exp2f(x); }
 template <class T> static inline T max(T x, T y) { return x < y ? y : x; }
 template <class T> static inline T min(T x, T y) { return y < x ? y : x; }
 static inline float max(float x, float y) { return fmaxf(x, y); }
@@ -287,8 +289,10 @@ QUIET static void load_four(uint (&r)[4], const void* row, bool transposed) {
   }
   wait_for_warp();
 }
-static void load_matrices(uint (&r)[4], const void* row) { load_four(r, row, false); }
-static void load_transposed(uint (&r)[4], const void* row) { load_four(r, row, true); }
+typedef const char* shared_place;
+static inline shared_place place_of(const void* p) { return static_cast<shared_place>(p); }
+static void load_matrices(uint (&r)[4], shared_place row) { load_four(r, row, false); }
+static void load_transposed(uint (&r)[4], shared_place row) { load_four(r, row, true); }
 
 // mma.m16n8k16 by the fragments of the PTX manual: g = lane / 4, t = lane % 4; a: rows g and g + 8, columns 2 t and
 // 2 t + 1, then those 8 further; b: rows 2 t and 2 t + 1, then 8 further, column g; c: rows g and g + 8, columns

@@ -1,4 +1,6 @@
 // What kernels call, in OpenCL: copies are made at once; products as tensor_cores.cuh says what they are, not how.
+#define known(x) (x)
+#define power_of_two(x) exp2(x)
 #define __syncwarp() barrier(CLK_LOCAL_MEM_FENCE)
 #define wait_for_copies()
 #define TO(type, bytes, to, from) \

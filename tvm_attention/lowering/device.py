@@ -19,10 +19,10 @@ from tvm import tirx
 from tvm.s_tir import transform
 
 from tvm_attention.compute import Bounds
-from tvm_attention.compute.device import LANES, DeviceTiles, split_blocks
+from tvm_attention.compute.device import KV_HEAD, LANES, DeviceTiles, split_blocks
 from tvm_attention.compute.operand import FLAT_SIZE, is_nan
 from tvm_attention.compute.problem import ceil_div
-from tvm_attention.device_code import TENSOR_PRODUCT
+from tvm_attention.device_code import KNOWN, TENSOR_PRODUCT
 from tvm_attention.lowering.convention import Outputs
 from tvm_attention.lowering.device_stores import DeviceStores
 from tvm_attention.lowering.key_loop import KeyLoop, shown
@@ -44,7 +44,7 @@ def lower_device(func: tirx.PrimFunc, workload: AttentionWorkload, tiles: Device
     outputs = Outputs(symbols, bounds, workload)
     device = _Device(DeviceStores(symbols, bounds, outputs, workload, tiles))
     body = device.rewrite(blocks.body)
-    given = [p for p in blocks.params if p.name != "O"] + [outputs.out, *outputs.strides]
+    given = [p for p in blocks.params if p.name not in ("O", KV_HEAD)] + [outputs.out, *outputs.strides]
     if workload.output == "attention_and_lse":
         given += [outputs.lse, *outputs.lse_strides]
     if tiles.split:
@@ -68,6 +68,12 @@ def _lower_blocks(mod: tvm.IRModule) -> tvm.IRModule:
     ):
         mod = step(mod)
     return mod
+
+
+def _known(index: Any) -> Any:
+    """An index of blocks, computed once: what TVM knows to be pure it writes wherever it is used, and NVIDIA's
+    compiler then divides there, in every block of keys."""
+    return tirx.max(tirx.call_extern("int32", KNOWN, index), 0)  # says that it is not negative
 
 
 class _Device:
@@ -120,8 +126,11 @@ class _Device:
         task = tirx.Var("task", "int32")
         for launch in reversed(launches):
             index = tirx.truncmod(tirx.truncdiv(task, blocks), launch.value)
-            binds.append(tirx.Bind(launch.node.var, index))
+            binds.append(tirx.Bind(launch.node.var, _known(index)))
             blocks = blocks * launch.value
+        if KV_HEAD in self._symbols:
+            head = tirx.truncdiv(self._launch[_AXES[1]].node.var, self._symbols["group"])
+            binds.append(tirx.Bind(self._symbols[KV_HEAD], _known(head)))
         grid = tirx.IterVar(None, task, tirx.IterVar.ThreadIndex, "blockIdx.x")
         return tirx.AttrStmt(grid, "thread_extent", blocks, sequence([*binds, *statements(body)]))
 
