@@ -148,9 +148,11 @@ static size_t started[MOST_THREADS];
 static int turn_order;  // see set_turns
 static bool forgotten;  // whether a thread ended before its copies were made
 
-template <int BYTES> QUIET static void start_copy(void* to, const void* from) {
+static const uint nothing[4] = {0, 0, 0, 0};
+template <int BYTES> QUIET static void start_copy(void* to, const void* from, bool there = true) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "sizes of cp.async");
   if (reinterpret_cast<uintptr_t>(to) % BYTES || reinterpret_cast<uintptr_t>(from) % BYTES) abort();
+  if (!there) from = nothing;
   __tsan_read_range(const_cast<void*>(from), BYTES);
   __tsan_write_range(to, BYTES);  // now, and again when it is waited for
   static uint64_t random = 1;
@@ -269,6 +271,20 @@ static inline float element(const ushort*, uint pair, int n) {
   memcpy(&number, &bits, 4);
   return number;
 }
+
+// Two numbers rounded to 16 bits, to the nearest and even ones, the first in the lower bits.
+static inline uint pair_of(float x, float y, const half*) {
+  half both[2] = {half(x), half(y)};
+  uint pair;
+  memcpy(&pair, both, 4);
+  return pair;
+}
+static inline uint upper_bits(float x) {
+  uint bits;
+  memcpy(&bits, &x, 4);
+  return x != x ? 0x7FFF : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+}
+static inline uint pair_of(float x, float y, const ushort*) { return upper_bits(x) | upper_bits(y) << 16; }
 
 // ldmatrix.x4: lane i reads row i % 8 of matrix i / 8; of each matrix a lane gets two neighbours of row lane / 4,
 // or, transposed, of column lane / 4.

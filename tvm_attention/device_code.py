@@ -8,7 +8,7 @@ from typing import Any
 
 # Functions that kernels call: of cuda/prelude.cuh, of cuda/tensor_cores.cuh, of cuda/copies.cuh.
 KNOWN, POWER_OF_TWO = "known", "power_of_two"
-TENSOR_PRODUCT = "multiply_rows"
+TENSOR_PRODUCT, WEIGHTED_ROWS = "multiply_rows", "multiply_weights"
 COPY, CLEAR, WAIT_FOR_COPIES = "start_copy", "clear", "wait_for_copies"
 
 
