@@ -149,7 +149,7 @@ static int turn_order;  // see set_turns
 static bool forgotten;  // whether a thread ended before its copies were made
 
 static const uint nothing[4] = {0, 0, 0, 0};
-template <int BYTES> QUIET static void start_copy(void* to, const void* from, bool there = true) {
+template <int BYTES> QUIET static void start_copy(void* to, const void* from, bool there) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "sizes of cp.async");
   if (reinterpret_cast<uintptr_t>(to) % BYTES || reinterpret_cast<uintptr_t>(from) % BYTES) abort();
   if (!there) from = nothing;

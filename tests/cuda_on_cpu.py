@@ -22,7 +22,7 @@ from tvm_attention.arrays import NumPyArrays, memory_range
 from tvm_attention.cuda.building import device_code
 from tvm_attention.cuda.kernel import DeviceKernel
 from tvm_attention.cuda.launching import Parameters
-from tvm_attention.device_code import TENSOR_PRODUCT, DeviceCode, DeviceFunction
+from tvm_attention.device_code import TENSOR_PRODUCT, WEIGHTED_ROWS, DeviceCode, DeviceFunction
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.schedules import Candidate
 from tvm_attention.schedules.cuda_space import kernel_of
@@ -77,7 +77,8 @@ def _whole(header: Path, source: str) -> tuple[str, list[str]]:
             f"{{ return run_grid(call_{name}, a, blocks, x, y, shared, order); }}\n"
         )
     tensor_cores = files("tvm_attention.cuda").joinpath("tensor_cores.cuh").read_text("utf-8")
-    before = f'#include "{header}"\n' + (tensor_cores if TENSOR_PRODUCT in source else "")
+    needed = TENSOR_PRODUCT in source or WEIGHTED_ROWS in source
+    before = f'#include "{header}"\n' + (tensor_cores if needed else "")
     return before + source + "".join(wrappers), names
 
 

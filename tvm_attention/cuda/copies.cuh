@@ -1,5 +1,5 @@
-// Copies to shared memory that a thread starts and later waits for (cp.async of sm_80 and newer).
-// Of zeros, and nothing is read, where there is nothing to copy.
+// Copies to shared memory that a thread starts and later waits for (cp.async of sm_80 and newer); of zeros, and
+// nothing is read, where there is nothing to copy.
 template <int BYTES>
 __device__ __forceinline__ void start_copy(void* to, const void* from, bool there) {
 #if __CUDA_ARCH__ >= 800
@@ -10,10 +10,6 @@ __device__ __forceinline__ void start_copy(void* to, const void* from, bool ther
     asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;"
                  :: "r"(place), "l"(from), "r"(read), "n"(BYTES) : "memory");
 #endif
-}
-template <int BYTES>
-__device__ __forceinline__ void start_copy(void* to, const void* from) {
-  start_copy<BYTES>(to, from, true);
 }
 __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800

@@ -126,6 +126,8 @@ class _Device:
         task = tirx.Var("task", "int32")
         for launch in reversed(launches):
             index = tirx.truncmod(tirx.truncdiv(task, blocks), launch.value)
+            if launch is launches[-1] and self._workload.causal and not self._tiles.split:
+                index = launch.value - 1 - index  # the last rows see most keys: they are begun first
             binds.append(tirx.Bind(launch.node.var, _known(index)))
             blocks = blocks * launch.value
         if KV_HEAD in self._symbols:

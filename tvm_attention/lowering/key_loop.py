@@ -151,14 +151,16 @@ def _copy(store: Any, buffer: Any, elements: int) -> Any:
         conditions.append(condition)
     if not hasattr(source, "indices"):  # no load
         raise KernelBuildError(f"copies beside computing: expected numbers as stored, got {source}")
-    if not conditions:
-        return _call(f"{COPY}<{size}>", to, tirx.address_of(source))
-    inside_tensor = tirx.all(*conditions)
+    name, inside_tensor = f"{COPY}<{size}>", tirx.all(*conditions) if conditions else _true()
     if load_of("table", source.indices[-1]) is None:
-        return _call(f"{COPY}<{size}>", to, tirx.address_of(source), inside_tensor)
+        return _call(name, to, tirx.address_of(source), inside_tensor)
     # Beyond the last key there is no page to be looked up.
-    copy = _call(f"{COPY}<{size}>", to, tirx.address_of(source))
+    copy = _call(name, to, tirx.address_of(source), _true())
     return tirx.IfThenElse(inside_tensor, copy, _call(f"{CLEAR}<{size}>", to))
+
+
+def _true() -> Any:
+    return tirx.const(True, "bool")
 
 
 def _is_choice(expression: Any) -> bool:
