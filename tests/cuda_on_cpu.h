@@ -62,6 +62,7 @@ static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; 
 static inline int __float_as_int(float x) { int y; memcpy(&y, &x, 4); return y; }
 static inline int known(int x) { return x; }
 static inline float power_of_two(float x) { return x < -126.0f ? 0.0f : exp2f(x); }
+static inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
 template <class T> static inline T max(T x, T y) { return x < y ? y : x; }
 template <class T> static inline T min(T x, T y) { return y < x ? y : x; }
 static inline float max(float x, float y) { return fmaxf(x, y); }

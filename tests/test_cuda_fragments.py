@@ -136,7 +136,10 @@ def test_the_first_of_a_pair_is_in_the_lower_half() -> None:
     """cvt to two numbers puts its first operand into the upper half of the result; mov.b32 the first into the
     lower one."""
     header = files("tvm_attention.cuda").joinpath("tensor_cores.cuh").read_text("utf-8")
-    operands = re.findall(r'cvt\.rn\.(?:bf16|f16)x2\.f32 %0, %(\d), %(\d);" : "=r"\(pair\) : ([^)]*\), [^)]*\))', header)
+    operands = re.findall(
+        r'cvt\.rn\.(?:bf16|f16)x2\.f32 %0, %(\d), %(\d);" : "=r"\(pair\) : ([^)]*\), [^)]*\))',
+        header,
+    )
     assert [(first, second) for first, second, _ in operands] == [("2", "1")] * 2
     assert {given for *_, given in operands} == {'"f"(x), "f"(y)'}
     assert "cvt.rn.f16.f32 a, %1; cvt.rn.f16.f32 b, %2; mov.b32 %0, {a, b};" in header

@@ -44,7 +44,10 @@ def lower_device(func: tirx.PrimFunc, workload: AttentionWorkload, tiles: Device
     outputs = Outputs(symbols, bounds, workload)
     device = _Device(DeviceStores(symbols, bounds, outputs, workload, tiles))
     body = device.rewrite(blocks.body)
-    given = [p for p in blocks.params if p.name not in ("O", KV_HEAD)] + [outputs.out, *outputs.strides]
+    given = [p for p in blocks.params if p.name not in ("O", KV_HEAD)] + [
+        outputs.out,
+        *outputs.strides,
+    ]
     if workload.output == "attention_and_lse":
         given += [outputs.lse, *outputs.lse_strides]
     if tiles.split:
@@ -127,7 +130,9 @@ class _Device:
         for launch in reversed(launches):
             index = tirx.truncmod(tirx.truncdiv(task, blocks), launch.value)
             if launch is launches[-1] and self._workload.causal and not self._tiles.split:
-                index = launch.value - 1 - index  # the last rows see most keys: they are begun first
+                index = (
+                    launch.value - 1 - index
+                )  # the last rows see most keys: they are begun first
             binds.append(tirx.Bind(launch.node.var, _known(index)))
             blocks = blocks * launch.value
         if KV_HEAD in self._symbols:

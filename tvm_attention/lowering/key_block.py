@@ -63,7 +63,9 @@ def _is_load_of(e: Any, buffer: Any) -> bool:
     return hasattr(e, "indices") and bool(e.source.same_as(buffer))
 
 
-def unless_whole(stmts: list[Any], stages: Stages, whole: Any, repair: tuple[str, ...]) -> list[Any]:
+def unless_whole(
+    stmts: list[Any], stages: Stages, whole: Any, repair: tuple[str, ...]
+) -> list[Any]:
     """Statements of a block of keys, with comparisons, and stages of the ``repair``, where it is not
     ``whole``."""
     made: list[Any] = []
@@ -104,5 +106,3 @@ def stores_to(stmt: Any, buffer: Any) -> bool:
 
     inside(stmt, look)
     return any(found)
-
-
