@@ -29,7 +29,8 @@ extern "C" __global__ void __launch_bounds__(32, 1) load(
     ushort* query_ptr, ushort* key_ptr, ushort* out_ptr) {
   int lane = (int)threadIdx.x;
   uint plain[4], transposed[4];
-  load_matrices(plain, place_of(query_ptr + lane * 8)), load_transposed(transposed, place_of(key_ptr + lane * 8));
+  load_matrices(plain, place_of(query_ptr + lane * 8));
+  load_transposed(transposed, place_of(key_ptr + lane * 8));
   memcpy(out_ptr + lane * 16, plain, 16), memcpy(out_ptr + lane * 16 + 8, transposed, 16);
 }
 extern "C" __global__ void __launch_bounds__(32, 1) weigh(float* query_ptr, T* key_ptr, float* out_ptr) {

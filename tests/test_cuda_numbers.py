@@ -1,5 +1,5 @@
-"""Lengths, offsets, page tables, sinks and slopes of other libraries in a GPU's memory: computed with there, on
-the stand-in driver, from the CUDA source of their kernel."""
+"""Lengths, offsets, page tables, sinks and slopes of other libraries in a GPU's memory: computed with there,
+on the stand-in driver, from the CUDA source of their kernel."""
 
 from __future__ import annotations
 

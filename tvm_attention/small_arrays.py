@@ -70,7 +70,7 @@ def whole_numbers(name: str, given: Any) -> NDArray[Any]:
 
 def numbers_there(kind: ArrayKind, given: Any) -> Any:
     """Whole numbers as int32 where they are on the query's GPU, as tensors of torch or what does the same
-    (tvm_attention.cuda.numbers); None for what is on the processor. Nobody waits for the GPU to look at them."""
+    (tvm_attention.cuda.numbers); None for what is on the processor. Nobody waits to look at them."""
     return kind.whole_numbers(given) if hasattr(kind, "whole_numbers") else None
 
 

@@ -15,9 +15,9 @@ from tvm_attention.schedules.cuda_space import FUSED_TENSOR, OVERLAP, sizes_of
 from tvm_attention.workload import AttentionWorkload
 
 _SCHEDULERS = 4  # of a multiprocessor: warps that start an instruction in a clock
-# Instructions of a score beside its products: scale, maximum, subtraction, exp2, sum, rounding or store; of each
-# that a mask, or what is done to scores, takes besides; of an element of the state, which is shrunk and added to, and
-# of the sum that is, which is cleared. As NVIDIA's disassembler shows them.
+# Instructions of a score beside its products: scale, maximum, subtraction, exp2, sum, rounding or store; of
+# each that a mask, or what is done to scores, takes besides; of an element of the state, which is shrunk and
+# added to, and of the sum that is, which is cleared. As NVIDIA's disassembler shows them.
 _SCORE, _MASK, _STATE = 6, 4, 2
 _ADDRESS = 4  # of a load and a store of a copy
 _BYTES = 4  # of float32

@@ -1,7 +1,7 @@
 """Small arrays of other libraries in a GPU's memory: lengths, offsets, page tables, sinks, slopes.
 
-They are computed with where they lie, by one small kernel (numbers.cuh) on the caller's stream: nobody waits, and
-nothing is copied to the processor. What is done to them is what torch's tensors offer by the same names.
+They are computed with where they lie, by small kernels (numbers.cuh) on the caller's stream: nobody waits,
+and nothing is copied to the processor. What is done to them is what torch's tensors offer by the same names.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _FUNCTIONS = tuple(
 
 
 class Numbers:
-    """An array of int32 or float32 on a GPU, of at most three axes. ``held`` says where; ``dtype`` is its own,
-    or that of another library's memory, which is converted with the first thing that is done."""
+    """An array of int32 or float32 on a GPU, of at most three axes. ``held`` says where; ``dtype`` is its
+    own, or that of another library's memory, which is converted with the first thing that is done."""
 
     def __init__(self, held: Shadow, dtype: str = "int32") -> None:
         self.held, self.dtype = held, dtype

@@ -74,8 +74,8 @@ def _lower_blocks(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _known(index: Any) -> Any:
-    """An index of blocks, computed once: what TVM knows to be pure it writes wherever it is used, and NVIDIA's
-    compiler then divides there, in every block of keys."""
+    """An index of blocks, computed once: what TVM knows to be pure it writes wherever it is used, and
+    NVIDIA's compiler then divides there, in every block of keys."""
     return tirx.max(tirx.call_extern("int32", KNOWN, index), 0)  # says that it is not negative
 
 
