@@ -56,7 +56,7 @@ class Numbers:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.held.shape
+        return tuple(self.held.shape)
 
     @property
     def ndim(self) -> int:
@@ -110,10 +110,10 @@ class Numbers:
 
     def expand(self, shape: tuple[int, ...]) -> Numbers:
         """The same numbers again and again."""
-        return Numbers(np.broadcast_to(self.held, shape, subok=True), self.dtype)
+        return Numbers(_as_shadow(np.broadcast_to(self.held, shape, subok=True)), self.dtype)
 
     def reshape(self, *shape: int) -> Numbers:
-        return Numbers(self.contiguous().held.reshape(shape), self.dtype)
+        return Numbers(_as_shadow(self.contiguous().held.reshape(shape)), self.dtype)
 
     def contiguous(self) -> Numbers:
         """Itself where it is dense and of its own type, or a copy of it."""
@@ -156,6 +156,12 @@ class Numbers:
         strides = tuple(int(np.prod(shape[n + 1 :])) for n in range(len(shape)))
         held = shadow(memory.address, tuple(shape), strides, dtype, memory, gpu, stream)
         return Numbers(held, dtype)
+
+
+def _as_shadow(array: Any) -> Shadow:
+    """A view of one."""
+    assert isinstance(array, Shadow)
+    return array
 
 
 def _index(like: Shadow) -> Numbers:
