@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 from cuda_dlpack import Array
-from cuda_on_cpu import library as made_library
 from cuda_tensors import small_tiles
 from numpy.typing import NDArray
 from test_cuda_dlpack import arrays, library
-from test_cuda_driver import DEVICE, OnGPU, machine, stand_in
+from test_cuda_driver import DEVICE, Compiler, OnGPU, machine, stand_in
 
 from tvm_attention import (
     attention,
@@ -25,33 +24,20 @@ from tvm_attention import (
 from tvm_attention.arrays import TorchCudaTensors
 from tvm_attention.cuda import compilers, numbers
 from tvm_attention.cuda.dlpack_arrays import DLPackCudaArrays
-from tvm_attention.cuda.machine_code import MachineCode
 from tvm_attention.cuda.numbers import Numbers
 
 __all__ = ["library", "machine", "small_tiles", "stand_in"]  # fixtures
 
 
-class NumbersCompiler:
-    """Makes machine code of the small kernel for the stand-in; counts."""
-
-    name, major, calls = "the stand-in's compiler", None, 0
-
-    def machine_code(self, source: str, arch: str) -> MachineCode:
-        self.calls += 1
-        own = files("tvm_attention.cuda").joinpath("numbers.cuh").read_text("utf-8")
-        assert source.endswith(own)
-        return MachineCode(arch, str(made_library(own)).encode() + b"\0", {})
-
-
 @pytest.fixture
-def compiled(library: Any, monkeypatch: pytest.MonkeyPatch) -> NumbersCompiler:
-    made = NumbersCompiler()
+def compiled(library: Any, monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    made = Compiler()
     monkeypatch.setattr(numbers, "compiler", lambda: made)
     return made
 
 
 @pytest.fixture
-def there(compiled: NumbersCompiler, monkeypatch: pytest.MonkeyPatch) -> NumbersCompiler:
+def there(compiled: Compiler, monkeypatch: pytest.MonkeyPatch) -> Compiler:
     """The GPU, from which nothing is copied and for which nobody waits."""
 
     def refused(*_: Any) -> Any:
@@ -78,7 +64,7 @@ def read(given: Numbers) -> NDArray[Any]:
     return np.array(given.held.view(np.ndarray))
 
 
-def test_lengths_of_another_library_are_read_there(there: NumbersCompiler) -> None:
+def test_lengths_of_another_library_are_read_there(there: Compiler) -> None:
     q, k, v = arrays((3, 4, 9, 32), (3, 2, 20, 32), (3, 2, 20, 32))
     expected = reference.attention(
         q.held, k.held, v.held, kv_lengths=np.array([20, 7, 0]), causal="bottom_right"
@@ -91,7 +77,7 @@ def test_lengths_of_another_library_are_read_there(there: NumbersCompiler) -> No
         attention(q, k, v, kv_lengths=whole([1, 2]))
 
 
-def test_packed_sequences_with_offsets_there(there: NumbersCompiler) -> None:
+def test_packed_sequences_with_offsets_there(there: Compiler) -> None:
     q, k, v = arrays((40, 4, 32), (70, 2, 32), (70, 2, 32))
     offsets = [0, 9, 9, 40], [0, 20, 33, 70]
     expected = attention_varlen(q.held, k.held, v.held, *offsets, causal="bottom_right")
@@ -108,7 +94,7 @@ def test_packed_sequences_with_offsets_there(there: NumbersCompiler) -> None:
 
 
 @pytest.mark.parametrize("page", [16, 12])  # keys, in units of 16 and 4
-def test_pages_and_lengths_there(there: NumbersCompiler, page: int) -> None:
+def test_pages_and_lengths_there(there: Compiler, page: int) -> None:
     q, k, v = arrays((2, 4, 3, 32), (6, page, 2, 32), (6, page, 2, 32))
     table, lengths, queries = [[3, 99, 5], [1, -4, 0]], [3 * page - 1, page], [3, 2]
     plain = [[3, 5, 5], [1, 0, 0]]  # what of it is read, numbers of no page cut
@@ -126,7 +112,7 @@ def test_pages_and_lengths_there(there: NumbersCompiler, page: int) -> None:
     assert np.isinf(lse.held).sum() == 4
 
 
-def test_no_keys_with_sinks_there(there: NumbersCompiler) -> None:
+def test_no_keys_with_sinks_there(there: Compiler) -> None:
     q, k, v = arrays((1, 2, 3, 32), (1, 2, 0, 32), (1, 2, 0, 32))
     sinks = Array(np.array([1, 2], "float32"))
     out, lse = attention(q, k, v, sinks=sinks, return_lse=True)
@@ -135,7 +121,7 @@ def test_no_keys_with_sinks_there(there: NumbersCompiler) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_sinks_and_slopes_there(there: NumbersCompiler, dtype: str) -> None:
+def test_sinks_and_slopes_there(there: Compiler, dtype: str) -> None:
     q, k, v = arrays((2, 4, 9, 32), (2, 2, 20, 32), (2, 2, 20, 32))
     sinks, slopes = np.array([0.5, 1, -2, 0], dtype), np.array([0.25, 0.5, 1, 2], dtype)
     expected = reference.attention(
@@ -160,7 +146,7 @@ def test_numbers_may_be_on_either_side() -> None:
 
 
 @pytest.mark.parametrize("op", ["sum", "difference", "product", "less"])
-def test_what_is_done_to_numbers(there: NumbersCompiler, op: str) -> None:
+def test_what_is_done_to_numbers(there: Compiler, op: str) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.integers(-50, 50, (3, 1, 4)), rng.integers(-50, 50, (5, 4))
     a, b = opened(whole(x)), opened(whole(y))
@@ -177,7 +163,7 @@ def test_what_is_done_to_numbers(there: NumbersCompiler, op: str) -> None:
         np.testing.assert_array_equal(read(found), expected)
 
 
-def test_limits_columns_and_counting(there: NumbersCompiler) -> None:
+def test_limits_columns_and_counting(there: Compiler) -> None:
     a = opened(whole([[5, -9, 300], [7, 8, -1]], "int64"))
     assert read(a.clamp(-3, 8)).tolist() == [[5, -3, 8], [7, 8, -1]]
     assert read(a[:, 1].clip(0)).tolist() == [0, 8]
@@ -190,7 +176,7 @@ def test_limits_columns_and_counting(there: NumbersCompiler) -> None:
     assert a.new_empty((0,)).clamp(0).shape == (0,)
 
 
-def test_the_compiled_kernel_is_kept(there: NumbersCompiler) -> None:
+def test_the_compiled_kernel_is_kept(there: Compiler) -> None:
     opened(whole([1, 2], "int64"))
     numbers._module.cache_clear()
     opened(whole([1, 2], "int64"))
