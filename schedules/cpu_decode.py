@@ -30,11 +30,19 @@ def schedule_split_kv(func: tirx.PrimFunc, c: Candidate, tiles: SplitKVTiles) ->
     sch.unroll(vector)
     sch.vectorize(lane)
     _output_tile(sch, c, tiles, task)
-    tree = [] if tiles.integer == 2 else [f"T{w}" for w in (2, 4, 8, 16) if w < tiles.score_lanes]
-    _scores(sch, c, tiles, task, tree)
-    _softmax(sch)
+    _scores(sch, c, tiles, task, _lane_sums(tiles))
+    _softmax(sch, tiles)
     _merge(sch, tiles)
     return sch
+
+
+def _lane_sums(tiles: SplitKVTiles) -> list[str]:
+    """The stages that add the lanes of products."""
+    if tiles.integer == 2:
+        return []
+    if tiles.shuffled:
+        return ["DS"]
+    return [f"T{w}" for w in (2, 4, 8, 16) if w < tiles.score_lanes]
 
 
 def _output_tile(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) -> None:
@@ -58,14 +66,20 @@ def _output_tile(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) ->
     _sums(sch, get("OI"), ji, tile_lane, tiles)
     if tiles.halves:
         annotate(sch, ji, {"half_weights": 1})
+    if tiles.shuffled:
+        annotate(sch, ji, {"split_lanes": 1})
+        annotate(sch, tile_row, {"if_split_lane": 1})
     sch.decompose_reduction(get("OT"), jo)
     sch.compute_at(get("L"), task, preserve_unit_loops=True)
     place(sch, ("PH", "LL", "P", "M", "ML", "SM", "S"), task)
 
 
-def _softmax(sch: Schedule) -> None:
+def _softmax(sch: Schedule, tiles: SplitKVTiles) -> None:
     """The scores' maximum is taken as they are computed, the weights are computed as they are used."""
     get = sch.get_sblock
+    if tiles.shuffled:
+        for name in ("M", "L"):
+            annotate(sch, sch.get_loops(get(name))[-1], {"lanes_added": 1})
     for name in present(sch, ("SM", "P", "PH")):
         row, key, lane = sch.get_loops(get(name))[-3:]
         sch.reorder(key, row, lane)
@@ -103,6 +117,12 @@ def _scores(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any, tree: l
         _products(sch, c, tiles)
     sch.compute_at(get("QS"), task, preserve_unit_loops=True)
     vectorise_last(sch, get("QS"), tiles.score_lanes)
+    if tiles.shuffled:
+        vectorise_last(sch, get("S"), tiles.lanes)
+        key, lane = sch.get_loops(get("DS"))[-2:]
+        annotate(sch, key, {"keys_added": 1})
+        annotate(sch, lane, {"lanes_added": 1})
+        tree = []
     for name in [*tree, *(present(sch, ("DF",)) if tiles.integer == 1 else ())]:
         *_, row, lane = sch.get_loops(get(name))
         sch.unroll(row)
@@ -123,6 +143,9 @@ def _products(sch: Schedule, c: Candidate, tiles: SplitKVTiles) -> None:
         sch.unroll(loop)
     sch.vectorize(copy_lane)
     _sums(sch, block, k, lane, tiles, *half)
+    if tiles.shuffled:
+        annotate(sch, key_tile, {"split_lanes": c["score_keys"]})
+        annotate(sch, k, {"if_split_lane": 1})
 
 
 def _sums(
@@ -142,10 +165,10 @@ def _sums(
 
 def _merge(sch: Schedule, tiles: SplitKVTiles) -> None:
     get = sch.get_sblock
-    b, _, row, _ = sch.get_loops(get("O"))
-    annotate(sch, b, {"batch_rows": 1})
-    annotate(sch, row, {"valid_rows": 1})
-    vectorise_last(sch, get("O"), tiles.value_lanes)
+    b, _, row, _ = sch.get_loops(get("OG"))
+    annotate(sch, b, {"merge": 1})
+    annotate(sch, row, {"group_rows": 1})
+    vectorise_last(sch, get("OG"), tiles.value_lanes)
     place(sch, ("LSE", "N", "OS", "LS", "W", "MM"), row)
     column, split = sch.get_loops(get("OS"))[-2:]
     strip, lane = sch.split(column, [None, tiles.value_lanes])

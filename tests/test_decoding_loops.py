@@ -41,3 +41,49 @@ def test_keys_and_values_are_read_by_one_loop_each() -> None:
     """Scores and their maximum, weights, their sum and their products with values: two loops."""
     over_keys = [x for x in lowered(1).splitlines() if " for " in x and "key_length" in x]
     assert len(over_keys) == 2, over_keys
+
+
+def test_lanes_are_added_by_shuffles_where_vectors_are_wide() -> None:
+    """All of a vector of keys at once, and of the maxima and sums of a row."""
+    text = lowered(0)
+    sums = [line for line in text.splitlines() if "Shuffle" in line]
+    of_keys, of_a_row = MACHINE.lanes - 1, 3
+    assert MACHINE.lanes == 8
+    assert len(sums) == of_keys + 2 * of_a_row, text
+
+
+def test_narrow_vectors_are_added_by_halves() -> None:
+    machine = x86.MACHINES["x86-64-v2"]
+    candidate = decode_candidate(4)
+    text = str(lower(x86.build(WORKLOAD, machine, candidate).mod["main"], WORKLOAD).main.script())
+    assert "Shuffle" not in text
+
+
+def test_keys_beyond_the_last_are_not_multiplied() -> None:
+    """Score tiles and values of lanes without a key are left out."""
+    lines = lowered(0).splitlines()
+    conditions = [x for x in lines if x.strip().startswith("if ") and "key_length" in x]
+    assert len(conditions) == 2, conditions
+
+
+def test_scores_and_weights_share_their_memory() -> None:
+    names = set(re.findall(r"(\w+) = T\.alloc_buffer", lowered(0)))
+    assert "SM" in names
+    assert not names & {"S", "P"}
+
+
+def test_a_task_ends_its_own_rows_where_keys_are_not_split() -> None:
+    """The merge stands behind the workers' loop only for several splits, and in it for one."""
+    lines = lowered(0).splitlines()
+    [inside] = [n for n, x in enumerate(lines) if x.strip() == "if splits == 1:"]
+    [behind] = [n for n, x in enumerate(lines) if x.strip() == "if splits > 1:"]
+    [workers] = [n for n, x in enumerate(lines) if "T.parallel(" in x]
+
+    def depth(n: int) -> int:
+        return len(lines[n]) - len(lines[n].lstrip())
+
+    assert workers < inside < behind
+    assert depth(inside) > depth(workers) == depth(behind)
+    stores = [n for n, x in enumerate(lines) if x.strip().startswith("out[")]
+    assert len(stores) == 2
+    assert inside < stores[0] < behind < stores[1]

@@ -26,7 +26,7 @@ OPTIONS: list[dict[str, Any]] = [
 # No rows first, last and between; one row; rows without keys and keys without rows; more rows than keys;
 # across all tiles.
 LENGTHS = ([0, 97, 1, 0, 5, 33, 40, 0], [4, 97, 1, 0, 0, 230, 7, 0])
-FEW = ([0, 1, 2, 0, 1, 2, 2, 0, 0], [3, 1, 700, 0, 0, 97, 1, 0, 0])
+FEW = ([0, 1, 2, 0, 2, 2, 1, 0, 0], [3, 1, 700, 0, 0, 97, 5, 0, 0])  # the last has fewer than most
 
 
 def offsets(lengths: list[int]) -> Array:

@@ -26,8 +26,8 @@ _LARGEST_HALF = 15.0
 
 
 def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
-    """Stages QS, (QL, QM, QF, QI, QD,) DOT, (DF,) T<n> (halving tree), S, SM, ML, M, P, LL, L, (PH,) OI, OT,
-    PART, then MM, W, LS, N, OS, O."""
+    """Stages QS, (QL, QM, QF, QI, QD,) DOT, (DF,) DS or T<n> (halving tree), S, SM, ML, M, P, LL, L, (PH,)
+    OI, OT, PART, then MM, W, LS, N, OS, OG."""
     rows, V = tiles.rows, tiles.lanes
     vectors = ceil_div(ceil_div(p["key_length"], V), p["splits"])  # of a split, at most
     outer = (p["batch"], p.kv_heads, p["splits"])
@@ -69,7 +69,7 @@ def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
 
 
 def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors: Any) -> te.Tensor:
-    """Stages QS, DOT, T<n>, S and SM, the scores as they enter the softmax."""
+    """Stages QS, DOT, DS or T<n>, S and SM, the scores as they enter the softmax."""
     rows, V, SV = tiles.rows, tiles.lanes, tiles.score_lanes
 
     def query_at(b: Any, h: Any, row: Any, column: Any) -> Any:
@@ -85,7 +85,7 @@ def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors
     if tiles.integer == 2:
         product_of = pair_scores(QS, (*outer, vectors), V, key)
     elif tiles.integer:
-        product_of = _lanes_added(digit_scores(QS, (*outer, vectors, V), key), SV)
+        product_of = _lanes_added(digit_scores(QS, (*outer, vectors, V), key), tiles)
     else:
         both = 2 if tiles.halves == 1 else 1  # halves of a vector that go to the same sums
         dd = te.reduce_axis((0, p.head_dim // (SV * both)), "dd")
@@ -97,7 +97,7 @@ def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors
             return te.sum(term, axis=dd if both == 1 else [dd, half])
 
         DOT = te.compute((*outer, vectors, V, rows, SV), product, name="DOT")
-        product_of = _lanes_added(DOT, SV)
+        product_of = _lanes_added(DOT, tiles)
 
     def scaled(b: Any, h: Any, sp: Any, r: Any, jo: Any, ji: Any) -> Any:
         s = product_of(b, h, sp, jo, ji, r)
@@ -156,9 +156,19 @@ def _wide(stored: Any, tiles: SplitKVTiles) -> Any:
     return tirx.Cast("float32", stored) if tiles.halves else stored
 
 
-def _lanes_added(terms: te.Tensor, width: int) -> Element:
-    """Stages T<n>: the partial sums of a vector are added by halves, as a scalar sum of its lanes is a
-    chain of adds."""
+def _lanes_added(terms: te.Tensor, tiles: SplitKVTiles) -> Element:
+    """The sums of the lanes: at once, as shuffles of many vectors; or by halves, as a scalar sum
+    is a chain of adds."""
+    width = int(terms.shape[-1])
+    if tiles.shuffled:
+        x = te.reduce_axis((0, width), "x")
+        *outer, vectors, keys, rows, _ = terms.shape
+        DS = te.compute(
+            (*outer, vectors, rows, keys),
+            lambda b, h, sp, jo, r, ji: te.sum(terms[b, h, sp, jo, ji, r, x], axis=x),
+            name="DS",
+        )
+        return lambda b, h, sp, jo, ji, r: DS[b, h, sp, jo, r, ji]
     while width > 2:
         width //= 2
         terms = _halve(terms, width)

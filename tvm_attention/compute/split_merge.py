@@ -16,7 +16,8 @@ from tvm_attention.compute.splits import SplitKVTiles
 def merged(
     p: Problem, tiles: SplitKVTiles, outer: Any, M: te.Tensor, L: te.Tensor, values: Element
 ) -> te.Tensor:
-    """Stages PART (values, sum and maximum of a split), MM, W, LS, N, OS and O."""
+    """Stages PART (values, sum and maximum of a split), MM, W, LS, N, OS and OG: the result by the
+    rows of a group, which lowering stores where they belong."""
     rows, V, columns = tiles.rows, tiles.value_lanes, p.value_dim
 
     def part(b: Any, h: Any, sp: Any, r: Any, x: Any) -> Any:
@@ -52,10 +53,4 @@ def merged(
         return h * p["group"] + tirx.truncdiv(row, p["query_length"])
 
     ends = Rows(p, heads, lambda *i: MM[i], lambda *i: LS[i], head_of)
-
-    def result(b: Any, h: Any, i: Any, c: Any) -> Any:
-        kv_head = tirx.truncdiv(h, p["group"])
-        row = tirx.truncmod(h, p["group"]) * p["query_length"] + i
-        return ends.finish(p, OS[b, kv_head, row, c], b, kv_head, row)
-
-    return te.compute(p.out_shape, result, name="O")
+    return te.compute((*heads, columns), lambda *i: ends.finish(p, OS[i], *i[:-1]), name="OG")

@@ -27,6 +27,11 @@ class SplitKVTiles:
     integer: int = 0
     halves: int = 0
 
+    @property
+    def shuffled(self) -> bool:
+        """Whether lanes are added by shuffles: those of four are as fast one vector at a time."""
+        return self.lanes >= 8
+
 
 class Places:
     """Which query row and which key an index of the expression means."""

@@ -20,9 +20,11 @@ from tvm_attention.lowering.convention import Outputs, pointer_function
 from tvm_attention.lowering.distribution import distribute
 from tvm_attention.lowering.dots import Dots
 from tvm_attention.lowering.elements import by_element
+from tvm_attention.lowering.finishing import finish
 from tvm_attention.lowering.fusing import fuse
 from tvm_attention.lowering.halves import by_halves
 from tvm_attention.lowering.in_place import in_place
+from tvm_attention.lowering.lane_sums import by_lanes
 from tvm_attention.lowering.matrix_unit import MatrixUnit
 from tvm_attention.lowering.memory import (
     place_in_workspace,
@@ -31,6 +33,7 @@ from tvm_attention.lowering.memory import (
     tiles_on_stack,
 )
 from tvm_attention.lowering.narrowing import Narrowing
+from tvm_attention.lowering.overwriting import overwrite
 from tvm_attention.lowering.pair_tiles import PairTiles
 from tvm_attention.lowering.parts import Parts, cut
 from tvm_attention.lowering.prefetching import with_prefetches
@@ -83,13 +86,14 @@ def lower(
     transposition, pair_tiles = Transposition(strides, dtypes), PairTiles(strides)
     matrix_unit = Bfmmla() if bfmmla else MatrixUnit()
     narrowing = Narrowing(symbols, bounds, workload.ragged, transposition, pair_tiles, matrix_unit)
-    carried = carry(fuse(outputs.redirect(blocks.body)), first_apart)
+    fused = fuse(outputs.redirect(blocks.body))
+    carried = carry(overwrite(fused) if outputs.grouped else fused, first_apart)
     whole, parts = cut(in_place(carried), symbols)
-    body = narrowing.rewrite(whole, Scope())
+    body = finish(narrowing.rewrite(whole, Scope()), symbols)
     if element_operand:
         body = by_element(body)
     dots = Dots()
-    body = by_halves(dots.rewrite(body))
+    body = by_lanes(by_halves(dots.rewrite(body)))
     body = distribute(tiles_on_stack(with_prefetches(body)), symbols, workload)
     shared: list[Any] = []
     rest = statements(take_allocations(body, shared))

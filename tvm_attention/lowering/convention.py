@@ -60,10 +60,13 @@ def _flat(name: str, dtype: str) -> Any:
 
 class Outputs:
     """Stores to the dense output become stores through the caller's strides; the log-sum-exp that a
-    row's result hangs from is stored beside it."""
+    row's result hangs from is stored beside it. The output is "O" (batch, head, row, column) or, of
+    decoding kernels, "OG" (batch, key-value head, row of its group, column)."""
 
     def __init__(self, symbols: Mapping[str, Any], bounds: Bounds, w: AttentionWorkload) -> None:
-        self._dense, self._bounds = symbols["O"], bounds
+        self.grouped = "OG" in symbols
+        self._dense = symbols["OG" if self.grouped else "O"]
+        self._symbols, self._bounds, self._ragged = symbols, bounds, w.ragged
         self.out, self.lse = _flat("out", w.dtype), _flat("lse", "float32")
         self.strides = [tirx.Var(f"out_{axis}_stride", "int64") for axis in STRIDES]
         self.lse_strides = [tirx.Var(f"lse_{axis}_stride", "int64") for axis in ("batch", "head")]
@@ -76,6 +79,10 @@ class Outputs:
 
     def _store(self, s: Any) -> Any:
         b, h, i, column = s.indices
+        if self.grouped:
+            length = self._symbols["query_length"]
+            h = h * self._symbols["group"] + tirx.truncdiv(i, length)
+            i = tirx.truncmod(i, length)
         row = self._bounds.query_start(b) + i
         place = offset_of((b, h, row), self.strides)
         stores = [tirx.BufferStore(self.out, s.value, [place + tirx.Cast("int64", column)])]
@@ -83,4 +90,7 @@ class Outputs:
         if lse is not None:
             place = offset_of((b, h, row), (*self.lse_strides, tirx.const(1, "int64")))
             stores.append(tirx.BufferStore(self.lse, lse, [place]))
+        if self.grouped and self._ragged:
+            # Rows beyond a sequence's own stand between those of a group.
+            return tirx.IfThenElse(i < self._bounds.queries(b), sequence(stores), None)
         return sequence(stores)

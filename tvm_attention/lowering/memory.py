@@ -58,6 +58,8 @@ def take_allocations(stmt: Any, taken: list[Any]) -> Any:
         return sequence(kept)
     if isinstance(stmt, tirx.For) and int(stmt.kind) != int(tirx.ForKind.PARALLEL):
         return with_body(stmt, take_allocations(stmt.body, taken))
+    if isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
+        return tirx.IfThenElse(stmt.condition, take_allocations(stmt.then_case, taken), None)
     return stmt
 
 

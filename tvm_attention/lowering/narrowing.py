@@ -8,7 +8,7 @@ their extents are shortened to what is valid and, when causal, visible:
 ``query_block``  blocks of that many query rows; defines the keys and rows of a task
 ``split``        splits of the keys, in vectors of that many; defines ``split_vectors`` inside
 ``split_chunk``  beside it: neighbouring keys that a vector takes
-``batch_rows``   batch elements; defines the rows of each, all of them
+``group_rows``   rows of the query heads that share a key-value head
 ``pack_keys``    runs of that many rows of the key tensor; the loop inside covers the rows there are
 ``valid_keys``   keys of the task, in units of the given number
 ``valid_rows``   query rows of the task, in units of the given number
@@ -16,6 +16,8 @@ their extents are shortened to what is valid and, when causal, visible:
 ``key_blocks``   the same blocks, defining nothing
 ``block_keys``   keys of the current block, in units of the given number
 ``split_vectors``  key vectors of the current split
+``split_lanes``  lanes of such a vector, that many at a time
+``if_split_lane``  not at all unless the first of them has a key
 ``query_strip``  strips of that many query rows within the task
 ``query_vectors``  vectors of queries; a strip of fewer valid rows runs over fewer of them
 ``value_tile``   row tiles of which the last one stands for the row sums: no keys at all
@@ -48,7 +50,7 @@ from tvm_attention.lowering.carrying import CLEARED, FIRST_BLOCK, callee
 from tvm_attention.lowering.matrix_unit import MatrixUnit
 from tvm_attention.lowering.overlapping import overlapped, split
 from tvm_attention.lowering.pair_tiles import PairTiles
-from tvm_attention.lowering.spans import Scope, Span
+from tvm_attention.lowering.spans import Scope, Span, SplitKeys
 from tvm_attention.lowering.statements import load_of, sequence, statements
 from tvm_attention.lowering.strips import by_vectors
 from tvm_attention.lowering.transposition import Transposition
@@ -96,6 +98,10 @@ class Narrowing:
         guarded = notes.pop("if_nan", None) is not None
         spoilt = notes.pop("if_above_zero", None) is not None
         unless = notes.pop(CLEARED, None)
+        has_key = None
+        if notes.pop("if_split_lane", None) is not None:
+            assert scope.split_keys is not None
+            has_key = scope.split_keys.has(scope.split_vector, scope.split_lane)
         span, scope = self._narrow(stmt, notes, scope)
         body = self.rewrite(stmt.body, scope)
         ahead = None
@@ -112,6 +118,8 @@ class Narrowing:
         if notes.pop("matrix_task", None) is not None:
             body = sequence(self._matrix_unit.session(statements(body)))
         loop = tirx.For(variable, stmt.min, extent, stmt.kind, body, stmt.thread_binding, notes)
+        if has_key is not None:
+            return tirx.IfThenElse(has_key, loop, None)
         if ahead is not None:
             return overlapped(loop, ahead, self._matrix_unit)
         if spoilt:
@@ -155,8 +163,8 @@ class Narrowing:
             chunk = int(notes.pop("split_chunk"))
             scope = self._split_scope(scope.batch, loop.loop_var, int(lanes), chunk)
             notes["begun"] = self._bounds.queries(scope.batch) > 0
-        elif notes.pop("batch_rows", None) is not None:
-            scope = replace(scope, rows=Span(None, self._bounds.queries(loop.loop_var)))
+        elif notes.pop("group_rows", None) is not None:
+            span = Span(None, tirx.min(loop.extent, self._group_rows()))
         elif (size := notes.pop("pack_keys", None)) is not None:
             scope = replace(
                 scope, keys=self._packed(scope.batch).within(loop.loop_var * size, size)
@@ -173,6 +181,8 @@ class Narrowing:
             span = scope.keys.units(int(size))
         elif (size := notes.pop("query_strip", None)) is not None:
             span, scope = self._strip_scope(loop.loop_var, int(size), scope)
+        if (lanes := notes.pop("split_lanes", None)) is not None:
+            scope = replace(scope, split_lane=loop.loop_var * int(lanes))
         if notes.pop("value_tile", None) is not None:
             scope = replace(scope, last_tile=loop.loop_var.equal(loop.extent - 1))
         for name, valid in (
@@ -185,7 +195,10 @@ class Narrowing:
                 assert valid is not None
                 span = valid.units(int(unit))
                 left = valid.end - loop.loop_var * int(unit)
-                changed = {"valid_rows": {"rows_left": left}, "split_vectors": {}}
+                changed = {
+                    "valid_rows": {"rows_left": left},
+                    "split_vectors": {"split_vector": loop.loop_var},
+                }
                 scope = replace(scope, **changed.get(name, {"keys_left": left}))
                 if name == "block_keys" and scope.last_tile is not None:
                     none = 0 if span.first is None else span.first
@@ -215,9 +228,13 @@ class Narrowing:
     def _split_scope(self, b: Any, index: Any, lanes: int, chunk: int) -> Scope:
         keys = self._keys(b, 0, self._symbols["query_length"] - 1)
         vectors = ceil_div(ceil_div(keys.count, lanes), self._symbols["splits"])
-        left = ceil_div(keys.count - index * vectors * lanes, chunk)
-        vectors = Span(None, tirx.max(tirx.min(vectors, left), 0))
-        return Scope(batch=b, split_vectors=vectors)
+        before = index * vectors * lanes
+        left = ceil_div(keys.count - before, chunk)
+        return Scope(
+            batch=b,
+            split_vectors=Span(None, tirx.max(tirx.min(vectors, left), 0)),
+            split_keys=SplitKeys(before, keys.count, vectors, lanes, chunk),
+        )
 
     def _keys(self, b: Any, first_row: Any, last_row: Any) -> Span:
         """Keys that any of the rows may see."""
@@ -226,6 +243,9 @@ class Narrowing:
         if isinstance(first, int):
             return Span(None, tirx.max(end, 0))
         return Span(first, end)
+
+    def _group_rows(self) -> Any:
+        return self._symbols["group"] * self._symbols["query_length"]
 
     def _packed(self, memory_batch: Any) -> Span:
         """Rows of the key tensor that hold keys."""

@@ -48,6 +48,9 @@ def _reads(stmt: Any, ahead: Mapping[Any, Any]) -> tuple[Any, list[Any]]:
         return tirx.SeqStmt([_first_asked(s, ahead, seen) for s in stmt.seq]), []
     if isinstance(stmt, tirx.BufferStore):
         return stmt, [load for load in loads(stmt.value) if load.source.name in _MEMORY]
+    if isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
+        then, reads = _reads(stmt.then_case, ahead)
+        return tirx.IfThenElse(stmt.condition, _asked(then, reads, ahead), None), []
     if not isinstance(stmt, tirx.For):
         return stmt, []
     body, reads = _reads(stmt.body, ahead)

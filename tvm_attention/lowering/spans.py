@@ -36,6 +36,25 @@ class Span:
 
 
 @dataclass(frozen=True)
+class SplitKeys:
+    """The keys of a split: vectors of them whose lanes take ``chunk`` neighbours each from ``lanes // chunk``
+    runs (tvm_attention.compute.splits)."""
+
+    start: Any
+    end: Any  # of all splits
+    vectors: Any
+    lanes: int
+    chunk: int
+
+    def has(self, vector: Any, lane: Any) -> Any:
+        """Whether a lane of a vector has a key."""
+        streams = self.lanes // self.chunk
+        run = self.vectors * self.chunk
+        stream, step = tirx.floormod(lane, streams), tirx.floordiv(lane, streams)
+        return self.start + stream * run + vector * self.chunk + step < self.end
+
+
+@dataclass(frozen=True)
 class Scope:
     """What is valid at a place in the loop nest, None where nothing is said."""
 
@@ -44,6 +63,9 @@ class Scope:
     rows: Span | None = None
     block_keys: Span | None = None
     split_vectors: Span | None = None
+    split_keys: SplitKeys | None = None
+    split_vector: Any = None  # the current one
+    split_lane: Any = None  # the first of the current ones
     first_row: Any = None
     key_block: tuple[Any, int] | None = None  # first key and size of the current block
     first_block: Any = None  # whether it is the task's first

@@ -69,6 +69,8 @@ def rebuilt(expression: Any, change: Callable[[Any], Any]) -> Any:
         return tvm.ir.Call(expression.op, parts, expression.attrs, ret_ty=expression.ty)
     if isinstance(expression, tirx.Cast):
         return tirx.Cast(expression.ty.dtype, *parts)
+    if isinstance(expression, tirx.Let):
+        return tirx.Let(expression.var, *parts)
     return type(expression)(*parts)  # arithmetic, comparisons, Select
 
 
@@ -96,7 +98,7 @@ def substituted(stmt: Any, places: Mapping[Any, Any]) -> Any:
 
 def children(expression: Any) -> list[Any]:
     """What an expression is made of, but for the indices of a load."""
-    parts = ("a", "b", "value", "condition", "true_value", "false_value")
+    parts = ("a", "b", "value", "body", "condition", "true_value", "false_value")
     children = [getattr(expression, part) for part in parts if hasattr(expression, part)]
     return [*children, *getattr(expression, "args", ())]
 
