@@ -60,9 +60,9 @@ def scores(p: Problem, at: Tasks) -> te.Tensor:
     return te.compute(shape, score, name="SC")
 
 
-# How much less than a row's maximum is subtracted from its scores, where weights become float16: they are then
-# numbers down to 2**-32 of the greatest and not 2**-25, which counts in rows of many small ones. With any greater
-# number, rounded where maxima are huge, the greatest could be 2**16, which is infinite.
+# How much less than a row's maximum is subtracted from its scores, where weights become float16: they are
+# then numbers down to 2**-32 of the greatest and not 2**-25, which counts in rows of many small ones. With any
+# greater number, rounded where maxima are huge, the greatest could be 2**16, which is infinite.
 _HEADROOM = 7.0
 
 
