@@ -61,8 +61,8 @@ def scores(p: Problem, at: Tasks) -> te.Tensor:
 
 
 # How much less than a row's maximum is subtracted from its scores, where weights become float16: they are
-# then numbers down to 2**-32 of the greatest and not 2**-25, which counts in rows of many small ones. With any
-# greater number, rounded where maxima are huge, the greatest could be 2**16, which is infinite.
+# then numbers down to 2**-32 of the greatest and not 2**-25, which counts in rows of many small ones. Were it
+# greater, the greatest could be 2**16 where huge maxima are rounded, which is infinite.
 _HEADROOM = 7.0
 
 
