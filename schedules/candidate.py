@@ -25,6 +25,11 @@ class Candidate:
     def __getitem__(self, name: str) -> int:
         return dict(self.decisions)[name]
 
+    @property
+    def decodes(self) -> bool:
+        """Whether the keys are split among tasks, each of which serves the rows of its length class."""
+        return self.variant in ("split_kv", "matrix_decode")
+
     def replace(self, **changes: int) -> Candidate:
         return Candidate.of(self.variant, {**dict(self.decisions), **changes})
 

@@ -16,16 +16,20 @@ from tvm_attention.compute import (
     blocks_and_merge,
     mask_alone,
     matrix,
+    matrix_decode,
     row_block,
     running,
     split_kv,
     streaming,
     weights,
 )
+from tvm_attention.compute.matrix_decode import KEYS
 from tvm_attention.schedules.candidate import Candidate
 from tvm_attention.schedules.cpu_decode import schedule_split_kv
 from tvm_attention.schedules.cpu_decode_space import decode_rows, dividing_lanes
 from tvm_attention.schedules.cpu_matrix import schedule_matrix
+from tvm_attention.schedules.cpu_matrix_decode import schedule_matrix_decode
+from tvm_attention.schedules.cpu_matrix_decode_space import matrix_decode_serves
 from tvm_attention.schedules.cpu_prefill import (
     schedule_blocks_and_merge,
     schedule_row_block,
@@ -118,6 +122,17 @@ def _build_split_kv(p: Problem, w: AttentionWorkload, m: MachineParameters, c: C
     return schedule_split_kv(split_kv(p, tiles), c, tiles)
 
 
+def _build_matrix_decode(
+    p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate
+) -> Any:
+    rows = decode_rows(w)
+    assert rows is not None
+    if not matrix_decode_serves(w, m):  # LLVM would end the process
+        raise ValueError("the variant matrix_decode needs a processor with a matrix unit")
+    tiles = SplitKVTiles(rows, KEYS, m.lanes, m.lanes, 1, int(w.kv_dtype == "int8"))
+    return schedule_matrix_decode(matrix_decode(p, tiles), c, tiles)
+
+
 _BUILDERS: dict[str, Callable[[Problem, AttentionWorkload, MachineParameters, Candidate], Any]] = {
     "row_block": _build_row_block,
     "blocks_and_merge": _build_blocks_and_merge,
@@ -125,5 +140,6 @@ _BUILDERS: dict[str, Callable[[Problem, AttentionWorkload, MachineParameters, Ca
     "running": _build_running,
     "matrix": _build_matrix,
     "split_kv": _build_split_kv,
+    "matrix_decode": _build_matrix_decode,
     "weights": _build_weights,
 }

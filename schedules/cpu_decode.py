@@ -15,8 +15,8 @@ from tvm_attention.schedules.repair import REPAIR, schedule_repair
 from tvm_attention.schedules.stages import place, present
 
 # Loops over the key vectors of a split: those that read keys become one, and so do those that read values.
-_KEYS = {"split_vectors": 1, "together": 1}
-_VALUES = {"split_vectors": 1, "together": 2}
+KEY_LOOPS = {"split_vectors": 1, "together": 1}
+VALUE_LOOPS = {"split_vectors": 1, "together": 2}
 
 
 def schedule_split_kv(func: tirx.PrimFunc, c: Candidate, tiles: SplitKVTiles) -> Schedule:
@@ -29,10 +29,10 @@ def schedule_split_kv(func: tirx.PrimFunc, c: Candidate, tiles: SplitKVTiles) ->
     vector, lane = sch.split(part, [None, tiles.value_lanes])
     sch.unroll(vector)
     sch.vectorize(lane)
-    _output_tile(sch, c, tiles, task)
+    output_tile(sch, c, tiles, task)
     _scores(sch, c, tiles, task, _lane_sums(tiles))
     _softmax(sch, tiles)
-    _merge(sch, tiles)
+    merge(sch, tiles)
     return sch
 
 
@@ -45,7 +45,7 @@ def _lane_sums(tiles: SplitKVTiles) -> list[str]:
     return [f"T{w}" for w in (2, 4, 8, 16) if w < tiles.score_lanes]
 
 
-def _output_tile(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) -> None:
+def output_tile(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) -> None:
     """P V: value_rows x value_vectors accumulators over the keys of a vector, each row of V read whole."""
     get, lanes = sch.get_sblock, tiles.value_lanes
     place(sch, (*REPAIR, "OT"), task)
@@ -54,7 +54,7 @@ def _output_tile(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) ->
     strip, vector, lane = sch.split(column, [None, c["value_vectors"], lanes])
     row_tile, row_in = sch.split(row, [None, c["value_rows"]])
     sch.reorder(jo, row_tile, strip, row_in, vector, lane)
-    annotate(sch, jo, {**_VALUES, **_ahead(c)})
+    annotate(sch, jo, {**VALUE_LOOPS, **_ahead(c)})
     sch.set_scope(get("OI"), 0, "local")
     sch.compute_at(get("OI"), strip, preserve_unit_loops=True)
     tile_row, _, tile_column, ji = sch.get_loops(get("OI"))[-4:]
@@ -84,8 +84,8 @@ def _softmax(sch: Schedule, tiles: SplitKVTiles) -> None:
         row, key, lane = sch.get_loops(get(name))[-3:]
         sch.reorder(key, row, lane)
         sch.vectorize(lane)
-        annotate(sch, key, _KEYS if name == "SM" else _VALUES)
-    for name, notes in (("ML", _KEYS), ("LL", _VALUES)):
+        annotate(sch, key, KEY_LOOPS if name == "SM" else VALUE_LOOPS)
+    for name, notes in (("ML", KEY_LOOPS), ("LL", VALUE_LOOPS)):
         row, lane, key = sch.get_loops(get(name))[-3:]
         sch.reorder(key, row, lane)
         sch.vectorize(lane)
@@ -103,7 +103,7 @@ def _scores(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any, tree: l
     get = sch.get_sblock
     row, jo, ji = sch.get_loops(get("S"))[-3:]
     sch.reorder(jo, row, ji)
-    annotate(sch, jo, {**_KEYS, **_ahead(c)})
+    annotate(sch, jo, {**KEY_LOOPS, **_ahead(c)})
     if tiles.integer == 2:
         pair, key = sch.split(ji, [None, 2])
         sch.unroll(row)
@@ -163,7 +163,7 @@ def _sums(
     annotate(sch, half, {"halves": 1})
 
 
-def _merge(sch: Schedule, tiles: SplitKVTiles) -> None:
+def merge(sch: Schedule, tiles: SplitKVTiles) -> None:
     get = sch.get_sblock
     b, _, row, _ = sch.get_loops(get("OG"))
     annotate(sch, b, {"merge": 1})

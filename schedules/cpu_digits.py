@@ -28,7 +28,7 @@ def single_digits(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) -
     vectorise_last(sch, sch.decompose_reduction(block, k), tiles.score_lanes)
     annotate(sch, lane, {"dot": 1})
     annotate(sch, k, {"dot_steps": 1})
-    _queries_digits(sch, tiles, task)
+    queries_digits(sch, tiles, task)
 
 
 def pairs_of_digits(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) -> None:
@@ -51,10 +51,10 @@ def pairs_of_digits(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any)
     annotate(sch, k, {"dot_steps": 1})
     place(sch, ("QW", "QP"), task)
     vectorise_last(sch, sch.get_sblock("QP"), DEPTH)
-    _queries_digits(sch, tiles, task)
+    queries_digits(sch, tiles, task)
 
 
-def _queries_digits(sch: Schedule, tiles: SplitKVTiles, task: Any) -> None:
+def queries_digits(sch: Schedule, tiles: SplitKVTiles, task: Any) -> None:
     place(sch, ("QD", "QI", "QF", "QM", "QL"), task)
     largest = sch.get_sblock("QL")
     lane, over = sch.get_loops(largest)[-2:]

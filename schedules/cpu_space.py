@@ -14,6 +14,11 @@ from tvm_attention.schedules.cpu_decode_space import (
     split_kv_refusal,
     split_kv_serves,
 )
+from tvm_attention.schedules.cpu_matrix_decode_space import (
+    matrix_decode_choices,
+    matrix_decode_refusal,
+    matrix_decode_serves,
+)
 from tvm_attention.schedules.machine import MachineParameters
 from tvm_attention.workload import AttentionWorkload
 
@@ -87,6 +92,8 @@ def _refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -> str | 
     assert w.value_dim is not None
     if c.variant == "split_kv":
         return split_kv_refusal(w, m, c)
+    if c.variant == "matrix_decode":
+        return matrix_decode_refusal(w, m, c)
     if c.variant == "matrix":
         rows = c["query_block"] * c["query_strips"]
         if c["overlapped"] and (c["query_block"] != 32 or c["query_strips"] == 1 or w.window):
@@ -153,6 +160,8 @@ def design_space(workload: AttentionWorkload, machine: MachineParameters) -> Des
         variants["weights"] = _weights_choices(workload, machine)
     elif decode_rows(workload) is not None and split_kv_serves(workload, machine):
         variants["split_kv"] = split_kv_choices(workload, machine)
+        if matrix_decode_serves(workload, machine):
+            variants["matrix_decode"] = matrix_decode_choices(workload)
     else:
         variants["row_block"] = _row_block_choices(workload, machine)
         variants["blocks_and_merge"] = _key_block_choices(workload, machine)

@@ -15,7 +15,7 @@ class MachineParameters:
     floor and scale by powers of two (AVX-512's VREDUCEPS and VSCALEFPS); bfmmla: whether a vector instruction
     multiplies small matrices of bfloat16; dot_products: whether one adds products of int8 to int32 sums;
     half_products: whether one adds products of float16 to float32 sums; pair_products: whether one multiplies
-    pairs of rows of int8."""
+    pairs of rows of int8; matrix_integers: whether the matrix unit multiplies tiles of int8, too."""
 
     lanes: int
     registers: int
@@ -30,6 +30,7 @@ class MachineParameters:
     dot_products: bool = False
     half_products: bool = False
     pair_products: bool = False
+    matrix_integers: bool = False
 
     def holds(self, rows: int, vectors: int, least: int = 1) -> bool:
         """Whether a register tile's accumulators, operands and broadcast fit into registers, and are so many

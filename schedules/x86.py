@@ -9,6 +9,11 @@ from tvm_attention.schedules.cpu_decode_space import (
     decode_rows,
     split_kv_serves,
 )
+from tvm_attention.schedules.cpu_matrix_decode_space import (
+    default_matrix_decode,
+    matrix_decode_is_faster,
+    matrix_decode_serves,
+)
 from tvm_attention.schedules.cpu_space import (
     ROWS,
     build,
@@ -68,6 +73,7 @@ def machine_parameters(target: HardwareTarget) -> MachineParameters:
         target.l2 or level.l2,
         matrix_unit=target.features >= MATRIX_UNIT,
         exponent_instructions=level.exponent_instructions,
+        matrix_integers=target.features >= {*MATRIX_UNIT, "amx-int8"},
     )
 
 
@@ -80,6 +86,8 @@ def default_candidate(workload: AttentionWorkload, machine: MachineParameters) -
     """
     rows = decode_rows(workload)
     if rows is not None and split_kv_serves(workload, machine):
+        if matrix_decode_is_faster(workload, machine, rows):
+            return default_matrix_decode(workload, rows)
         return _default_split_kv(workload, machine, rows)
     if matrix_serves(workload, machine) and matrix_is_faster(workload):
         return default_matrix(workload)
@@ -140,6 +148,10 @@ def _default_apart(workload: AttentionWorkload, machine: MachineParameters) -> C
 def starting_points(workload: AttentionWorkload, machine: MachineParameters) -> list[Candidate]:
     """What a search begins with: the default schedule, then those of variants that it was preferred to."""
     points = [default_candidate(workload, machine)]
+    rows = decode_rows(workload)
+    if rows is not None and matrix_decode_serves(workload, machine):
+        tiles = default_matrix_decode(workload, rows)
+        points += [tiles, tiles.replace(prefetch=1), _default_split_kv(workload, machine, rows)]
     if matrix_serves(workload, machine):
         tiles = default_matrix(workload)
         wide = {"query_block": 128, "query_strips": 4, "key_block": 128, "overlapped": 0}

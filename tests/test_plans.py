@@ -108,7 +108,8 @@ class Failing:
 
 
 @pytest.mark.parametrize("wrap", KINDS)
-def test_what_a_kernel_raises_is_raised(wrap: Wrap) -> None:
+@pytest.mark.parametrize("gives_out", [False, True])
+def test_what_a_kernel_raises_is_raised(gives_out: bool, wrap: Wrap) -> None:
     workload = AttentionWorkload(
         head_dim=16, value_dim=24, batch=2, query_heads=4, query_length=12, key_length=20
     )
@@ -117,6 +118,8 @@ def test_what_a_kernel_raises_is_raised(wrap: Wrap) -> None:
     kernel = Kernel(workload, loaded.source, replaced_main(loaded._compiled, failing))
     arrays = query_key_value()
     wrapped = [wrap(x) for x in arrays]
+    if gives_out:
+        wrapped.append(wrap(np.empty((2, 4, 12, 24), np.float32)))
     kernel(*wrapped)
     with no_checks():
         assert_right(np.asarray(kernel(*wrapped)), *arrays)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -96,6 +97,51 @@ def test_small_arrays_are_compared_by_what_they_hold(wrap: Wrap, names: list[str
         right(options)
         with no_checks():
             right(options)
+
+
+LSE: list[dict[str, Any]] = [
+    {}, {"layout": "bshd"}, {"kv_lengths": [20, 0]}, {"mask": np.arange(20) > 3},
+    {"sinks": np.float32([0.0, 1.0, -1.0, 2.0]), "causal": "bottom_right"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("gives_out", [False, True])
+@pytest.mark.parametrize("wrap", KINDS)
+@pytest.mark.parametrize("options", LSE, ids=lambda options: "+".join(options) or "plain")
+def test_the_log_sum_exp_is_written_anew(
+    options: dict[str, Any], wrap: Wrap, gives_out: bool
+) -> None:
+    given = {n: wrap(x) if isinstance(x, np.ndarray) else x for n, x in options.items()}
+    given["return_lse"] = True
+    plain = {n: x for n, x in options.items() if n != "layout"}
+    swap = (lambda x: x.swapaxes(1, 2)) if "layout" in options else lambda x: x
+    kept = []
+    for n, factor in enumerate((1.0, -2.0, 0.5, 3.0)):
+        arrays = [factor * x for x in query_key_value()]
+        wrapped = [wrap(swap(x).copy()) for x in arrays]
+        if gives_out:
+            given["out"] = wrap(swap(np.empty((2, 4, 12, 24), np.float32)).copy())
+        call = functools.partial(attention, *wrapped, **given)
+        assert is_remembered(call) == (n > 0)
+        found, lse = call()
+        assert type(lse) is type(found) is type(wrapped[0])
+        assert not gives_out or found is given["out"]
+        kept.append((found, lse, reference.attended(*arrays, **plain)))
+    for found, lse, expected in kept:  # none was written again
+        np.testing.assert_allclose(swap(np.asarray(found)), expected.out, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(np.asarray(lse), expected.lse, rtol=0, atol=1e-5)
+    with pytest.raises(TypeError, match="return_lse: expected"):
+        attention(*wrapped, **given | {"return_lse": 1})
+
+
+@pytest.mark.parametrize("wrap", KINDS)
+def test_no_log_sum_exp_is_kept(wrap: Wrap) -> None:
+    arrays = [wrap(x) for x in query_key_value()]
+    for _ in range(3):
+        result = attention(*arrays, return_lse=True)
+        gone = [weakref.ref(x) for x in result]
+        del result
+        assert [reference() for reference in gone] == [None, None]
 
 
 def test_small_arrays_that_are_refused_are_so_after_a_remembered_call() -> None:

@@ -55,9 +55,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     run = steps._Step.run
 
-    def counted(self: Any, query: Any, keys: int) -> Any:
+    def counted(self: Any, query: Any, keys: int, out: Any) -> Any:
         seen.append(keys)
-        return run(self, query, keys)
+        return run(self, query, keys, out)
 
     monkeypatch.setattr(steps._Step, "run", counted)
     return seen
@@ -134,10 +134,62 @@ def test_what_is_not_like_before_is_checked(runs: list[int]) -> None:
         decoder.cache.attend(query, scale=True)
     with pytest.raises(InvalidTypeError):
         decoder.cache.attend(query, window=[1])
-    decoder.cache.attend(query, out=np.empty_like(query))
     decoder.cache.append(*(numbers(decoder.rng, KV_HEADS, 1) for _ in range(2)), lengths=[1, 0])
     decoder.cache.attend(query)  # of two lengths now
     assert runs == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_steps_into_arrays_of_the_caller(layout: str, dtype: str, runs: list[int]) -> None:
+    decoder = Decoder(dtype)
+    decoder.append(90)
+    outs = [np.empty((2, HEADS, 1, DIM), np.float32) for _ in range(2)]
+    for n in range(5):
+        query = numbers(decoder.rng, HEADS, 1)
+        expected = decoder.cache.attend(query)
+        query, out = (x if layout == "bhsd" else x.swapaxes(1, 2) for x in (query, outs[n % 2]))
+        out[...] = np.nan
+        assert decoder.cache.attend(query, out=out, layout=layout) is out
+        np.testing.assert_array_equal(outs[n % 2], expected)
+        if layout == "bshd":
+            found = decoder.cache.attend(query, layout=layout)
+            np.testing.assert_array_equal(found, expected.swapaxes(1, 2))
+        decoder.append(1)
+    assert runs == sorted([*range(91, 95)] * (2 if layout == "bhsd" else 3))
+
+
+def test_results_in_the_memory_of_a_cache_are_refused_at_each_step(runs: list[int]) -> None:
+    decoder = Decoder()
+    query = numbers(decoder.rng, HEADS, 1)
+    free = np.empty_like(query)
+    decoder.append(130)
+    decoder.cache.attend(query, out=free)
+    memory = np.zeros(3 * query.size, np.float32)
+    placed = memory[query.size : 2 * query.size].reshape(query.shape)
+    for place in (1, 2 * query.size - 1):
+        out = memory[place : place + query.size].reshape(query.shape)
+        with pytest.raises(ValueError, match="got memory of query"):
+            decoder.cache.attend(placed, out=out)
+    for name in ("key", "value"):
+        stored = getattr(decoder.cache, name).reshape(-1)
+        last = (
+            stored.size - 300 * DIM
+        )  # where the last head begins, of which only so many rows are read
+        for keys in (130, 140):
+            end = last + keys * DIM
+            shared, beyond = (
+                stored[n : n + query.size].reshape(query.shape) for n in (end - 1, end)
+            )
+            with pytest.raises(ValueError, match=f"got memory of {name}"):
+                decoder.cache.attend(query, out=shared)
+            decoder.cache.attend(query, out=beyond)
+            decoder.append(10 if keys == 130 else 0)
+        decoder.cache.truncate(130)
+    free.flags.writeable = False
+    with pytest.raises(ValueError, match="writable"):
+        decoder.cache.attend(query, out=free)
+    assert len(runs) == 2 + 2 * 2 * 2
 
 
 def test_new_records_are_seen(runs: list[int]) -> None:
@@ -162,3 +214,10 @@ def test_tensors(runs: list[int]) -> None:
     query = torch.zeros(2, HEADS, 1, DIM, requires_grad=True)
     with pytest.raises(UnsupportedError, match="requires grad"):
         decoder.cache.attend(query)
+    runs.clear()
+    plain, out = query.detach(), torch.empty(2, HEADS, 1, DIM)
+    for _ in range(2):
+        assert decoder.cache.attend(plain, out=out) is out
+    assert runs == [195]
+    with pytest.raises(UnsupportedError, match="out requires grad"):
+        decoder.cache.attend(plain, out=out.requires_grad_())

@@ -87,13 +87,11 @@ def extras(w: AttentionWorkload) -> tuple[Argument, ...]:
     return tuple(arguments)
 
 
-def mask_index(w: AttentionWorkload) -> int | None:
-    """Which argument of a workload's kernel is the mask's address; None without a mask."""
+def arrays_beside(w: AttentionWorkload) -> tuple[int, ...]:
+    """Which arguments of a workload's kernel are the addresses of the mask and the log-sum-exp, if any."""
     names = [a.name for a in extras(w)]
-    if "mask" not in names:
-        return None
     first = len(TENSORS) + 1 + len(SCALARS) + len(TENSORS) * len(STRIDES)
-    return first + names.index("mask")
+    return tuple(first + names.index(name) for name in ("mask", "lse") if name in names)
 
 
 def _strides(name: str, axes: tuple[str, ...]) -> list[Argument]:

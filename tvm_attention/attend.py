@@ -93,7 +93,7 @@ def attend(
     kind, sizes = o.kind, o.call.sizes
     given = out
     if out is None:
-        result = _empty(o)
+        result = new_result(o)
         out = kind.swapped_heads(result) if o.rows_first else result
     else:
         result = out
@@ -138,7 +138,8 @@ def softmax_rows(o: Opened, weights: Any) -> None:
             columns.copy_(made[..., : columns.shape[-1]])
 
 
-def _empty(o: Opened) -> Any:
+def new_result(o: Opened) -> Any:
+    """An array for the result, in the caller's layout."""
     sizes = o.call.sizes
     if not o.rows_first:
         return o.kind.empty(sizes.out_shape, o.inputs[0])

@@ -62,7 +62,7 @@ def kernel_key(workload: AttentionWorkload, target: HardwareTarget, candidate: C
         "value_dim": workload.value_dim,
         "dtype": workload.dtype,
         "features": workload.kernel_features,
-        "rows": workload.length_class if candidate.variant == "split_kv" else "",
+        "rows": workload.length_class if candidate.decodes else "",
         "candidate": str(candidate),
         "target": {k: v for k, v in target.llvm().items() if k != "num-cores"},
         "tvm": version("apache-tvm"),

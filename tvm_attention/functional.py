@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -11,7 +12,7 @@ from tvm_attention.broadcasting import folded, has_many_axes
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
 from tvm_attention.operands import check_flag, check_scale, opened_inputs
 from tvm_attention.remembered import Options, RememberedCalls
-from tvm_attention.small_arrays import contents
+from tvm_attention.signatures import signature
 from tvm_attention.steps import forget_steps
 
 _remembered = RememberedCalls()
@@ -71,17 +72,13 @@ def attention(
     """
     if type(scale) is not float and scale is not None:
         scale = check_scale(scale, 1)
-    repeatable = (
-        layout == "bhsd" and return_lse is False and return_weights is False and out is None
-    )
-    repeatable = repeatable and _comparable(causal, window, softcap)
-    signature: Options = ("attention", causal, window, softcap, scale)
-    if not (alibi_slopes is None and sinks is None and kv_lengths is None):
-        small = contents(alibi_slopes, sinks, kv_lengths)
-        signature = (*signature, small)
-        repeatable = repeatable and small is not None
+    options = signature(causal, window, softcap, alibi_slopes, sinks, kv_lengths)
+    repeatable = options is not None and type(layout) is str
+    repeatable = repeatable and type(return_lse) is bool and return_weights is False
+    known: Options = ("attention", layout, return_lse, scale, options)
     if repeatable:
-        result = _remembered.run(query, key, value, signature, mask)
+        new_lse = partial(_new_lse, layout) if return_lse else None
+        result = _remembered.run(query, key, value, known, mask, out, new_lse)
         if result is not None:
             return result
     call = opened(
@@ -90,8 +87,17 @@ def attention(
     )  # fmt: skip
     done = attend(call, out=out, return_lse=return_lse, return_weights=return_weights)
     if repeatable and done.prepared is not None and call.call.mask is mask:
-        _remembered.add(call.inputs, signature, done.prepared, done.out, mask)
+        inputs = query, key, value
+        _remembered.add(inputs, known, done.prepared, done.out, mask, out, *done.extra)
     return done.returned()
+
+
+def _new_lse(layout: str, query: Any) -> Any:
+    """An array for the log-sum-exp of a call's rows."""
+    shape = tuple(query.shape[:-1])
+    if layout == "bshd" and len(shape) == 3:
+        shape = shape[0], shape[2], shape[1]
+    return kind_of(query).empty(shape, query, "float32")
 
 
 def attention_again(
@@ -108,25 +114,12 @@ def attention_again(
     kv_lengths: Any,
 ) -> Any:
     """The result of a call of :func:`attention` that came before, None for another. Whoever calls has
-    made sure that the options are of these very types, as torch does by an operator's schema."""
-    signature: Options = ("attention", causal, window, softcap, scale)
-    if not (alibi_slopes is None and sinks is None and kv_lengths is None):
-        small = contents(alibi_slopes, sinks, kv_lengths)
-        if small is None:
-            return None
-        signature = (*signature, small)
-    return _remembered.run(query, key, value, signature, mask)
-
-
-def _comparable(causal: Any, window: Any, softcap: Any) -> bool:
-    """Whether equal options are the same call: 1.0 equals 1 but is no bound, arrays may change."""
-    if type(window) is tuple:
-        window = None if all(type(n) in (int, type(None)) for n in window) else window
-    return (
-        window is None
-        and (causal is None or type(causal) is str)
-        and (softcap is None or type(softcap) is float)
-    )
+    made sure that ``scale`` is of this very type, as torch does by an operator's schema."""
+    options = signature(causal, window, softcap, alibi_slopes, sinks, kv_lengths)
+    if options is None:
+        return None
+    known = ("attention", "bhsd", False, scale, options)
+    return _remembered.run(query, key, value, known, mask)
 
 
 def scaled_dot_product_attention(
@@ -177,7 +170,7 @@ def scaled_dot_product_attention(
     done = attend(call)
     if repeatable and done.prepared is not None and call.call.mask is attn_mask:
         options = (is_causal, scale, enable_gqa)
-        _remembered.add(call.inputs, options, done.prepared, done.out, attn_mask)
+        _remembered.add((query, key, value), options, done.prepared, done.out, attn_mask)
     return done.returned()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tvm_attention.arguments import SCALARS, mask_index
+from tvm_attention.arguments import SCALARS, arrays_beside
 from tvm_attention.arrays import ArrayKind, Shape, is_dense, kind_of
 from tvm_attention.call import Call
 from tvm_attention.errors import InvalidTypeError, InvalidValueError, UnsupportedError
@@ -20,6 +20,7 @@ from tvm_attention.options import opened_options
 from tvm_attention.outputs import no_keys, opened_out
 from tvm_attention.prepared import PreparedCall
 from tvm_attention.remembered import RememberedCalls
+from tvm_attention.signatures import signature
 from tvm_attention.splits import most_rows, splits
 from tvm_attention.threads import launcher
 from tvm_attention.workload import AttentionWorkload
@@ -50,7 +51,7 @@ class Kernel:
         self.source = source
         self.num_threads = num_threads
         self._compiled = compiled
-        self.decodes = isinstance(source, KernelSource) and source.candidate.variant == "split_kv"
+        self.decodes = isinstance(source, KernelSource) and source.candidate.decodes
         self._remembered = RememberedCalls(threads_follow_pool=num_threads is None)
 
     def __call__(
@@ -81,10 +82,9 @@ class Kernel:
         """
         if type(scale) is not float and scale is not None:
             scale = check_scale(scale, 1)
-        others = (window, softcap, alibi_slopes, sinks, kv_lengths, out)
-        repeatable = all(x is None for x in others)
-        if repeatable:
-            result = self._remembered.run(query, key, value, (scale,), mask)
+        options = signature(None, window, softcap, alibi_slopes, sinks, kv_lengths)
+        if options is not None:
+            result = self._remembered.run(query, key, value, (scale, options), mask, out)
             if result is not None:
                 return result
         kind = self._kind_of(query)
@@ -97,15 +97,14 @@ class Kernel:
         )  # fmt: skip
         call = Call.of(sizes, opened, kind.dtype(inputs[0]))
         self._check(call)
-        if out is not None:
+        if out is None:
+            result = kind.empty(sizes.out_shape, inputs[0])
+        else:
             result = opened_out(kind, out, sizes.out_shape, inputs, call.mask)
-            self.compute(kind, call, inputs, result)
-            return out
-        result = kind.empty(sizes.out_shape, inputs[0])
         prepared = self.compute(kind, call, inputs, result)
-        if repeatable and prepared is not None and call.mask is mask:
-            self._remembered.add(inputs, (scale,), prepared, result, mask)
-        return kind.own_kind(result, query)
+        if options is not None and prepared is not None and call.mask is mask:
+            self._remembered.add((query, key, value), (scale, options), prepared, result, mask, out)
+        return kind.own_kind(result, query) if out is None else out
 
     def __repr__(self) -> str:
         return f"Kernel({self.source})"
@@ -119,8 +118,8 @@ class Kernel:
         """Write attention into ``out`` and, where the kernel has it, the log-sum-exp of every row into
         ``lse``; everything has been checked.
 
-        Returns the call, if it can be run again on other arrays and another mask of the same shapes
-        and strides.
+        Returns the call, if it can be run again on other arrays of the same shapes and strides, another
+        mask and another ``lse`` among them.
         """
         sizes = call.sizes
         if sizes.empty or sizes.key_length == 0:
@@ -131,7 +130,7 @@ class Kernel:
         prepared = self.prepare(kind, call, strides, lse)
         prepared.run(*(kind.address(x) for x in (*dense, out)))
         in_place = all(x is y for x, y in zip(dense, inputs, strict=True))
-        return prepared if in_place and call.repeatable and lse is None else None
+        return prepared if in_place and call.repeatable else None
 
     def prepare(
         self, kind: ArrayKind, call: Call, strides: tuple[Shape, ...], lse: Any = None
@@ -159,8 +158,8 @@ class Kernel:
                 f"{size / (1 << 30):.1f} GiB for {dict(zip(SCALARS, arguments, strict=False))}; call on "
                 f"parts of the batch or of the heads"
             )
-        index = mask_index(self.workload)
-        return PreparedCall(self._compiled.main, size, threads, arguments, index, kept)
+        beside = arrays_beside(self.workload)
+        return PreparedCall(self._compiled.main, size, threads, arguments, beside, kept)
 
     def _check(self, call: Call) -> None:
         """That the call is what this kernel was loaded for."""

@@ -12,7 +12,7 @@ import sys
 from functools import cache
 
 FEATURES = frozenset({"amx-tile", "amx-bf16", "amx-int8", "amx-fp16"})
-INSTRUCTION = "llvm.x86.tdpbf16ps"  # in the LLVM IR of a kernel that uses it
+INSTRUCTION = "llvm.x86.ldtilecfg"  # in the LLVM IR of a kernel that uses it
 
 _ARCH_PRCTL = 158  # system call number on x86-64
 _REQUEST_PERMISSION, _TILE_DATA = 0x1023, 18  # ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA

@@ -34,15 +34,15 @@ workspace = Workspace()
 
 @dataclass(frozen=True, slots=True)
 class PreparedCall:
-    """A call but for its addresses: ``main`` takes five, then ``arguments``. If ``mask_index`` is not
-    None, main's argument of this number is the address of the mask, and ``arguments`` hold that of
-    the call it was prepared for. ``kept`` is what other arguments are the addresses of."""
+    """A call but for its addresses: ``main`` takes five, then ``arguments``. Main's arguments of the
+    numbers ``beside`` are the addresses of the mask and the log-sum-exp, if any, and ``arguments`` hold
+    those of the call it was prepared for. ``kept`` is what other arguments are the addresses of."""
 
     main: Any
     workspace_bytes: int
     threads: int
     arguments: tuple[Any, ...]
-    mask_index: int | None = None
+    beside: tuple[int, ...] = ()
     kept: tuple[Any, ...] = ()
 
     def run(self, query: int, key: int, value: int, out: int) -> None:

@@ -8,7 +8,7 @@ in tvm_attention.plans where an array's description tells it, here where not.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from tvm_attention import environment
 from tvm_attention.arrays import Shape
 from tvm_attention.errors import KernelBuildError
 from tvm_attention.plans import Planner, PlanTable, numpy_planner, run_remembered, torch_planner
+from tvm_attention.plans.layouts import layout, of_one_element, signature
 from tvm_attention.prepared import KEPT_BYTES, PreparedCall, workspace
 from tvm_attention.threads import launcher
 
@@ -52,8 +53,18 @@ class RememberedCalls:
         self._pool: Any = None
         self._run: Any = None
 
-    def run(self, query: Any, key: Any, value: Any, options: Options, mask: Any = None) -> Any:
-        """The result of a remembered call, or None when the checks must run.
+    def run(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        options: Options,
+        mask: Any = None,
+        out: Any = None,
+        new_lse: Callable[[Any], Any] | None = None,
+    ) -> Any:
+        """The result of a remembered call, in ``out`` if that is given, or None when the checks must run.
+        With ``new_lse``, which makes an array for it from the query, the log-sum-exp follows in a tuple.
 
         One long function: a call of another costs a tenth of a microsecond.
         """
@@ -62,10 +73,13 @@ class RememberedCalls:
             return None
         if mask is not None and type(mask) is not array:
             return None
+        if out is not None and type(out) is not array:
+            return None
         if array is self._tensor:
             try:
                 # While torch.jit traces, a number of elements is a tensor, which is in no table.
-                place = query.numel(), key.numel(), mask is None, options
+                place = query.numel(), key.numel(), mask is None, out is None, options
+                lse = None if new_lse is None else new_lse(query)
             except RuntimeError:  # of some kinds of tensor
                 return None
             table = self._torch_tables.get(place)
@@ -78,48 +92,53 @@ class RememberedCalls:
                 return None
             if mask is not None and (mask.is_neg() or (graded and mask.requires_grad)):
                 return None
+            if out is not None and (out.is_neg() or (graded and out.requires_grad)):
+                return None
         elif array is np.ndarray:
-            place = query.size, key.size, mask is None, options
+            place = query.size, key.size, mask is None, out is None, options
+            lse = None if new_lse is None else new_lse(query)
             table = self._numpy_tables.get(place)
         else:
             return None
+        result = None
         if table is not None:
-            own, run, threads = workspace, self._run, self._pool.max_threads()
-            if mask is None:
-                result = run(table.address, threads, own.address, own.size, query, key, value)
-            else:
-                result = run(table.address, threads, own.address, own.size, query, key, value, mask)
-            if result is not None:
-                return result
-        arrays = (query, key, value) if mask is None else (query, key, value, mask)
-        return self._run_again(place, arrays) if self._once else None
+            own, threads = workspace, self._pool.max_threads()
+            result = self._run(
+                table.address, threads, own.address, own.size, query, key, value, mask, lse, out
+            )
+        if result is None and self._once:
+            result = self._run_again(place, (query, key, value, mask, lse, out))
+        return result if lse is None or result is None else (result, lse)
 
     def add(
         self,
         inputs: Sequence[Any],
         options: Options,
         prepared: PreparedCall,
-        out: Any,
+        result: Any,
         mask: Any = None,
+        out: Any = None,
+        lse: Any = None,
     ) -> None:
-        """Remember how a call on these inputs, giving an array of the shape and strides of ``out``,
-        runs. A mask must be the array whose address ``prepared`` has."""
-        arrays = tuple(inputs) if mask is None else (*inputs, mask)
+        """Remember how a call on these inputs, giving an array of the shape and strides of ``result``,
+        runs; ``out`` is what the caller gave for it. A mask and ``lse`` must be the arrays whose addresses
+        ``prepared`` has."""
+        arrays = (*inputs, mask, lse, out)
         # With the result: arrays that came through DLPack are inputs of one kind and results of another.
-        planner = self._planner((*arrays, out))
+        planner = self._planner((*arrays, result))
         if planner is None:
             return
         if (
             prepared.workspace_bytes > KEPT_BYTES
         ):  # given back after each call: none is there to use
             return
-        is_numpy = isinstance(out, np.ndarray)
+        is_numpy = isinstance(result, np.ndarray)
         query, key = (x.size if is_numpy else x.numel() for x in arrays[:2])
-        place = query, key, mask is None, options
+        place = query, key, mask is None, out is None, options
         threads = prepared.threads if self._follow and not environment.num_threads() else 0
         if len(self._once) >= _MOST_TABLES:
             self._once.clear()
-        self._once[place, _signature(arrays)] = _Once(prepared, threads, _layout(out))
+        self._once[place, signature(arrays)] = _Once(prepared, threads, layout(result))
 
     def forget(self) -> None:
         """Drop all of them."""
@@ -130,7 +149,7 @@ class RememberedCalls:
     def _run_again(self, place: Any, arrays: Sequence[Any]) -> Any:
         """The result of a call that came once, for which a plan is made now; None for a new one."""
         try:
-            kind = place, _signature(arrays)
+            kind = place, signature(arrays)
             known = self._once.get(kind)
             table = None if known is None else self._table(known, place, arrays)
         except RuntimeError:  # of tensors without strides, or without memory
@@ -144,16 +163,19 @@ class RememberedCalls:
     def _table(self, known: _Once, place: Any, arrays: Sequence[Any]) -> PlanTable | None:
         """The new table of a place: with a plan of the known call. None if no result of its layout is
         to be had."""
-        planner = self._planners[type(arrays[0])]
+        query, out, like = arrays[0], arrays[-1], None
+        planner = self._planners[type(query)]
         assert planner is not None
-        like, out = None, planner.empty_like(arrays[0])
-        if _layout(out) != known.out_layout:
-            like = _of_one_element(arrays[0], known.out_layout[0])
-            out = planner.empty_like(like)
-        if type(out) is not type(arrays[0]) or _layout(out) != known.out_layout:
-            return None  # a mode of torch made something else of it, such as a fake tensor
-        plan = planner.plan(arrays, known.prepared, known.threads, like, out)
-        tables = self._numpy_tables if isinstance(out, np.ndarray) else self._torch_tables
+        if out is None:
+            out = planner.empty_like(query)
+            if layout(out) != known.out_layout:
+                like = of_one_element(query, known.out_layout[0])
+                out = planner.empty_like(like)
+            if type(out) is not type(query) or layout(out) != known.out_layout:
+                return None  # a mode of torch made something else of it, such as a fake tensor
+        inputs = [x for x in arrays[:-1] if x is not None]
+        plan = planner.plan(inputs, known.prepared, known.threads, like, out)
+        tables = self._numpy_tables if isinstance(query, np.ndarray) else self._torch_tables
         if len(tables) >= _MOST_TABLES:
             tables.clear()
         table = tables[place] = planner.table(plan, tables.get(place))
@@ -164,7 +186,9 @@ class RememberedCalls:
         array = type(arrays[0])
         torch: Any = sys.modules.get("torch")
         is_torch = torch is not None and array is torch.Tensor
-        if not (is_torch or array is np.ndarray) or any(type(x) is not array for x in arrays):
+        if not (is_torch or array is np.ndarray):
+            return None
+        if any(x is not None and type(x) is not array for x in arrays):
             return None
         if array not in self._planners:
             self._pool = launcher()
@@ -178,22 +202,3 @@ class RememberedCalls:
                 self._forward_ad = torch.autograd.forward_ad
             self._planners[array] = planner
         return self._planners[array]
-
-
-def _signature(arrays: Sequence[Any]) -> Any:
-    """What an array's description will be made of."""
-    if isinstance(arrays[0], np.ndarray):
-        return tuple((x.shape, x.strides, x.dtype, x.flags.aligned) for x in arrays)
-    return tuple((x.shape, x.stride(), x.dtype, x.device) for x in arrays)
-
-
-def _layout(array: Any) -> tuple[Shape, Shape]:
-    strides = array.strides if isinstance(array, np.ndarray) else array.stride()
-    return tuple(array.shape), tuple(strides)
-
-
-def _of_one_element(array: Any, shape: Shape) -> Any:
-    """An array of a shape and the other's dtype that stands for its layout and takes no memory."""
-    if isinstance(array, np.ndarray):
-        return np.broadcast_to(np.zeros(1, array.dtype), shape)
-    return array.new_empty(1).expand(shape)

@@ -165,7 +165,7 @@ def select(workload: AttentionWorkload, target: HardwareTarget) -> KernelSource:
         built_for, space = level(record.hardware["isa"])
         if built_for.lanes < machine.lanes:  # slower than the default schedule of wider ones
             return f"its vectors have {built_for.lanes} lanes, the default schedule's here {machine.lanes}"
-        if default.variant == "matrix" and not multiplies_tiles(record.target):
+        if default.variant in ("matrix", "matrix_decode") and not multiplies_tiles(record.target):
             return "it was found without a matrix unit, which the default schedule here uses"
         return space.refusal(candidate)
 

@@ -12,15 +12,22 @@ from tvm_attention.arrays import ArrayKind, NumPyArrays, kind_of, torch_cuda_kin
 from tvm_attention.errors import InvalidTypeError
 
 _MOST_COMPARED = 1 << 12  # bytes
+_PLAIN = {int, float}
 
 
 def contents(*given: Any) -> tuple[Any, ...] | None:
-    """What makes calls with such arrays (or None) one call: the numbers that they hold now. None where a
-    check must look at them, as at those of other kinds than NumPy's and torch's."""
+    """What makes calls with such arrays or lists (or None) one call: the numbers that they hold now. None
+    where a check must look at them, as at those of other kinds than NumPy's and torch's."""
     found: list[Any] = []
     for array in given:
         if array is None:
             found.append(None)
+            continue
+        if type(array) in (list, tuple):
+            types = tuple(map(type, array))
+            if len(types) * 8 > _MOST_COMPARED or not _PLAIN.issuperset(types):
+                return None
+            found.append((types, tuple(array)))  # 1.0 equals 1 but is no length
             continue
         numbers = array if type(array) is np.ndarray else _numbers_of_tensor(array)
         if numbers is None or numbers.nbytes > _MOST_COMPARED:

@@ -13,18 +13,20 @@ from typing import Any
 import numpy as np
 
 from tvm_attention.arguments import SCALARS
-from tvm_attention.arrays import NumPyArrays, TorchTensors, is_dense
-from tvm_attention.attend import Opened
+from tvm_attention.arrays import NumPyArrays, TorchTensors, is_dense, reach
+from tvm_attention.attend import Opened, new_result
+from tvm_attention.dtypes import ELEMENT_BYTES
 from tvm_attention.kernel import Kernel
 from tvm_attention.loading import load
 from tvm_attention.operands import kernel_strides
+from tvm_attention.plans.layouts import signature
 from tvm_attention.prepared import PreparedCall
 from tvm_attention.splits import most_rows, split_count
 from tvm_attention.threads import launcher
 from tvm_attention.workload import DECODE_ROWS
 from tvm_attention.worth_threads import worth_threads
 
-Options = tuple[Any, ...]  # causal, window, softcap, scale
+Options = tuple[Any, ...]  # causal, window, softcap, scale, layout
 _WINDOW = 1
 
 _MOST_STEPS = 64
@@ -43,36 +45,59 @@ def forget_steps() -> None:
 class _Step:
     """A step, and how it runs at the number of keys that it had last."""
 
-    def __init__(self, kernel: Kernel, o: Opened) -> None:
+    def __init__(self, kernel: Kernel, o: Opened, given: Any) -> None:
         kind, call, sizes = o.kind, o.call, o.call.sizes
         self._kernel, self._kind, self._pool = kernel, kind, launcher()
-        self._shape = sizes.out_shape
         self._key_operations = sizes.key_operations
         self._tasks, self._most = sizes.batch * sizes.kv_heads, most_rows(kernel.workload)
         self._key, self._value = (kind.address(x) for x in o.inputs[1:])
-        out = kind.empty(self._shape, o.inputs[0])
-        strides = [kind.strides(x) for x in (*o.inputs, out)]
+        out = new_result(o) if given is None else given
+        self._shape = kind.shape(out)
+        by_head = kind.swapped_heads(out) if o.rows_first else out
+        strides = [kind.strides(x) for x in (*o.inputs, by_head)]
         extra = call.extra_arguments(kernel.workload, kind, None)
         rest = (s for x in strides for s in kernel_strides(x))
         self._arguments = [*call.scalars(1, 1), *rest, *extra]
         self._call = call  # which the arguments point into
+        self._keys = sizes.key_length
+        self._reaches = [reach(kind, x) for x in (*o.inputs, by_head)]
+        self._key_bytes = [kind.strides(x)[2] * ELEMENT_BYTES[kind.dtype(x)] for x in o.inputs[1:]]
         self._before = 0  # what is added to the number of keys to be the causal offset
         self._follows = call.options.causal != "top_left"
         if self._follows:
             self._before = -sizes.query_length
         self._last: tuple[int, int, PreparedCall] = (0, 0, self._prepared(sizes.key_length, 1))
 
-    def run(self, query: Any, keys: int) -> Any:
+    def run(self, query: Any, keys: int, out: Any) -> Any:
         kind = self._kind
         kind.opened("query", query)  # what no shape tells: a gradient asked for, say
+        first = kind.address(query)
+        if out is None:
+            out = kind.empty(self._shape, query)
+            place = kind.address(out)
+        else:
+            kind.opened("out", out)
+            place = kind.address(out)
+            if not self._is_apart(first, keys, place):
+                return None
         threads = self._kernel.num_threads or self._pool.max_threads()
         of_keys, of_threads, prepared = self._last
         if of_keys != keys or of_threads != threads:
             prepared = self._prepared(keys, threads)
             self._last = keys, threads, prepared
-        out = kind.empty(self._shape, query)
-        prepared.run(kind.address(query), self._key, self._value, kind.address(out))
+        prepared.run(first, self._key, self._value, place)
         return out
+
+    def _is_apart(self, query: int, keys: int, out: int) -> bool:
+        """Whether a result at this address shares no memory with what is read."""
+        *read, (low, high) = self._reaches
+        start, end, more = out + low, out + high, keys - self._keys
+        addresses = (query, self._key, self._value)
+        grown = (0, *(more * n for n in self._key_bytes))
+        return not any(
+            address + low < end and start < address + high + growth
+            for address, (low, high), growth in zip(addresses, read, grown, strict=True)
+        )
 
     def _prepared(self, keys: int, threads: int) -> PreparedCall:
         arguments = self._arguments.copy()
@@ -95,17 +120,18 @@ class Steps:
         self._known: dict[Any, _Step] = {}
         self._generation = _generation
 
-    def run(self, query: Any, keys: int, options: Options) -> Any:
-        """The result of a step like one before; None where the checks must run."""
+    def run(self, query: Any, keys: int, options: Options, out: Any) -> Any:
+        """The result of a step like one before, in ``out`` if that is given; None where the checks must
+        run."""
         if not self._known or self._generation != _generation:
             return None
         try:
-            step = self._known.get(_signature(query, keys, options))
-        except TypeError:  # a list for a window
+            step = self._known.get(_signature(query, keys, options, out))
+        except (TypeError, RuntimeError):  # a list for a window, a tensor without strides
             return None
-        return None if step is None else step.run(query, keys)
+        return None if step is None else step.run(query, keys, out)
 
-    def add(self, query: Any, options: Options, o: Opened) -> None:
+    def add(self, query: Any, options: Options, out: Any, o: Opened) -> None:
         """Remember a step that was checked and computed."""
         if o.call.ragged is not None or type(o.kind) not in (NumPyArrays, TorchTensors):
             return
@@ -120,22 +146,23 @@ class Steps:
         # Archives choose for each call, and GPUs' kernels are launched in another way.
         if type(kernel) is not Kernel or not kernel.decodes:
             return
-        signature = _signature(query, o.call.sizes.key_length, options)
-        if signature is None:
+        known = _signature(query, o.call.sizes.key_length, options, out)
+        if known is None:
             return
         if self._generation != _generation or len(self._known) >= _MOST_STEPS:
             self._known.clear()
             self._generation = _generation
         try:
-            self._known[signature] = _Step(kernel, o)
+            self._known[known] = _Step(kernel, o, out)
         except TypeError:  # a list for a window
             return
 
 
-def _signature(query: Any, keys: int, options: Options) -> Any:
-    if type(query) is np.ndarray:
-        return np.ndarray, query.shape, query.strides, query.dtype, options, keys.bit_length()
-    torch = sys.modules.get("torch")
-    if torch is None or type(query) is not torch.Tensor:
+def _signature(query: Any, keys: int, options: Options, out: Any) -> Any:
+    array = type(query)
+    if out is not None and type(out) is not array:
         return None
-    return torch.Tensor, query.shape, query.stride(), query.dtype, options, keys.bit_length()
+    torch = sys.modules.get("torch")
+    if array is not np.ndarray and (torch is None or array is not torch.Tensor):
+        return None
+    return array, signature((query, out)), options, keys.bit_length()

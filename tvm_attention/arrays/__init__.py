@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tvm_attention.arrays.dlpack import DLPackArrays
-from tvm_attention.arrays.kind import ArrayKind, Shape, is_dense, memory_range
+from tvm_attention.arrays.kind import ArrayKind, Shape, is_dense, memory_range, reach
 from tvm_attention.arrays.numpy_arrays import NumPyArrays
 from tvm_attention.arrays.torch_cuda import TorchCudaTensors, torch_cuda_kind
 from tvm_attention.arrays.torch_tensors import TorchTensors
@@ -28,6 +28,7 @@ __all__ = [
     "is_dense",
     "kind_of",
     "memory_range",
+    "reach",
     "torch_cuda_kind",
 ]
 

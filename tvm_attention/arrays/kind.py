@@ -67,13 +67,18 @@ def memory_range(kind: ArrayKind, array: Any) -> tuple[int, int]:
 
     The array's dtype must be one of ``dtypes.ELEMENT_BYTES``.
     """
-    shape, strides, address = kind.shape(array), kind.strides(array), kind.address(array)
+    address, (low, high) = kind.address(array), reach(kind, array)
+    return address + low, address + high
+
+
+def reach(kind: ArrayKind, array: Any) -> tuple[int, int]:
+    """The same from the array's address, which its shape, strides and dtype decide."""
+    shape, strides = kind.shape(array), kind.strides(array)
     if 0 in shape:
-        return address, address
+        return 0, 0
     size = ELEMENT_BYTES[kind.dtype(array)]
-    reach = [(n - 1) * s * size for n, s in zip(shape, strides, strict=True)]
-    low, high = sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach)
-    return address + low, address + high + size
+    steps = [(n - 1) * s * size for n, s in zip(shape, strides, strict=True)]
+    return sum(min(s, 0) for s in steps), sum(max(s, 0) for s in steps) + size
 
 
 def type_name(array: Any) -> str:

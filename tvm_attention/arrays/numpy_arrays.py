@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ class NumPyArrays:
         return not any(s % array.itemsize for s in array.strides)
 
     def dtype(self, array: Any) -> str:
-        return str(array.dtype)  # ">f4" for a foreign byte order, which no kernel reads
+        return _name(array.dtype)
 
     def address(self, array: Any) -> int:
         address: int = array.__array_interface__["data"][0]
@@ -69,3 +70,9 @@ class NumPyArrays:
 
     def own_kind(self, result: Any, query: Any) -> Any:
         return result
+
+
+@lru_cache(maxsize=64)  # NumPy takes microseconds to spell one
+def _name(dtype: np.dtype[Any]) -> str:
+    """ ">f4" for a foreign byte order, which no kernel reads."""
+    return str(dtype)

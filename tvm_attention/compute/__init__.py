@@ -3,6 +3,7 @@
 from tvm_attention.compute.bounds import Bounds
 from tvm_attention.compute.key_blocks import KeyBlockTiles, blocks_and_merge, streaming
 from tvm_attention.compute.matrix import MatrixTiles, mask_alone, matrix
+from tvm_attention.compute.matrix_decode import matrix_decode
 from tvm_attention.compute.problem import Exponent, FixedLengths, Problem
 from tvm_attention.compute.row_block import RowBlockTiles, row_block, weights
 from tvm_attention.compute.running import running
@@ -21,6 +22,7 @@ __all__ = [
     "blocks_and_merge",
     "mask_alone",
     "matrix",
+    "matrix_decode",
     "row_block",
     "running",
     "split_kv",

@@ -64,7 +64,7 @@ def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
     L = te.compute(
         (*outer, rows), lambda b, h, sp, r: te.sum(LL[b, h, sp, r, xs], axis=xs), name="L"
     )
-    values = _values(p, tiles, places, outer, vectors, P)
+    values = weighted_values(p, tiles, places, outer, vectors, P)
     return p.function(merged(p, tiles, outer, M, L, values))
 
 
@@ -117,7 +117,7 @@ def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors
     return te.compute((*outer, rows, vectors, V), score, name="SM")
 
 
-def _values(
+def weighted_values(
     p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors: Any, P: te.Tensor
 ) -> Element:
     """Stages PH, weights of float16, OI, the weighted values of a vector of keys, and OT, those of a

@@ -39,8 +39,7 @@ class ExportedKernel:
     @property
     def most_rows(self) -> int:
         """Query rows a key-value head that it serves at most; 0 for any."""
-        decodes = self.source.candidate.variant == "split_kv"
-        return most_rows(self.workload) if decodes else 0
+        return most_rows(self.workload) if self.source.candidate.decodes else 0
 
     @property
     def core(self) -> int:

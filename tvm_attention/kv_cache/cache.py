@@ -147,13 +147,12 @@ class KVCache:
         :func:`tvm_attention.attention`; ``mask`` broadcasts to (batch, Hq, L, the longest length).
         Returns and raises as ``attention`` does.
         """
-        options = causal, window, softcap, scale
+        options = causal, window, softcap, scale, layout
         step = (
-            layout == "bhsd" and return_lse is False and self._common > 0
-            and out is None and mask is None and query_lengths is None
+            return_lse is False and self._common > 0 and mask is None and query_lengths is None
             and alibi_slopes is None and sinks is None and (scale is None or type(scale) is float)
         )  # fmt: skip
-        if step and (result := self._steps.run(query, self._common, options)) is not None:
+        if step and (result := self._steps.run(query, self._common, options, out)) is not None:
             return result
         tensors = self._tensors
         scales = scales_of(tensors.key_scale, tensors.value_scale)
@@ -163,7 +162,7 @@ class KVCache:
             query, stored, query_lengths=query_lengths, mask=mask, causal=causal, window=window,
             softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks, scale=scale, layout=layout,
             return_lse=return_lse, out=out,
-            computed=partial(self._steps.add, query, options) if step else None,
+            computed=partial(self._steps.add, query, options, out) if step else None,
         )  # fmt: skip
 
     def _set_lengths(self, lengths: NDArray[np.int64]) -> None:

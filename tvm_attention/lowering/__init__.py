@@ -25,6 +25,7 @@ from tvm_attention.lowering.fusing import fuse
 from tvm_attention.lowering.halves import by_halves
 from tvm_attention.lowering.in_place import in_place
 from tvm_attention.lowering.lane_sums import by_lanes
+from tvm_attention.lowering.matrix_decode import MatrixDecode
 from tvm_attention.lowering.matrix_unit import MatrixUnit
 from tvm_attention.lowering.memory import (
     place_in_workspace,
@@ -93,7 +94,8 @@ def lower(
     if element_operand:
         body = by_element(body)
     dots = Dots()
-    body = by_lanes(by_halves(dots.rewrite(body)))
+    decode = MatrixDecode({n: symbols[f"{n}_row_stride"] for n in ("key", "value")})
+    body = decode.rewrite(by_lanes(by_halves(dots.rewrite(body))))
     body = distribute(tiles_on_stack(with_prefetches(body)), symbols, workload)
     shared: list[Any] = []
     rest = statements(take_allocations(body, shared))
@@ -106,7 +108,7 @@ def lower(
         prologue += [tiles_on_stack(s) for s in parts.bound()]
     stmts = [*prologue, *rest]
     tiles = pair_tiles.linked(transposition.linked(dots.linked(sequence(stmts))))
-    linked = matrix_unit.linked(tiles)
+    linked = matrix_unit.linked(decode.linked(tiles))
     main = pointer_function(blocks, linked, workspace, symbols, workload, outputs)
     # Bodies for different numbers of vectors share their loop variables until here.
     main = tirx.transform.ConvertSSA()(tvm.IRModule({"main": main}))["main"]

@@ -68,7 +68,7 @@ class QueryBlocks:
 
 def query_blocks(w: AttentionWorkload, c: Candidate, lanes: int) -> QueryBlocks | None:
     """The tasks of a prefill candidate; None for decoding."""
-    if c.variant == "split_kv":
+    if c.decodes:
         return None
     decisions = dict(c.decisions)
     rows = decisions["query_block"] * decisions.get("query_strips", 1)

@@ -6,7 +6,7 @@
 
 declare i32 @memcmp(ptr, ptr, i64)
 
-; What the plan holds of the result, if the plan is for such arrays, threads and bytes of workspace; else null.
+; What a plan holds behind the arrays' words, if it is for such arrays, threads and bytes of workspace; else null.
 define internal ptr @agreed(ptr %plan, ptr %threads, ptr %bytes, ptr %views, i64 %arrays) {
 entry:
   %planned_place = getelementptr i64, ptr %plan, i64 2
@@ -82,11 +82,7 @@ next:
   %end = icmp eq i64 %i, %count
   br i1 %end, label %done, label %write
 write:
-  %view = getelementptr %view, ptr %views, i64 %i
-  %data = load i64, ptr %view
-  %offset_place = getelementptr %view, ptr %view, i64 0, i32 5
-  %offset = load i64, ptr %offset_place
-  %address = add i64 %data, %offset
+  %address = call i64 @address_of(ptr %views, i64 %i)
   %index = load i64, ptr %planned
   %place = getelementptr %any, ptr %arguments, i64 %index, i32 1
   store i64 %address, ptr %place
@@ -98,6 +94,48 @@ write:
   br label %next
 done:
   ret void
+}
+
+; Whether the last array, the result, shares no memory with the others.
+define internal i1 @apart(ptr %extents, ptr %views, i64 %count) {
+entry:
+  %last = sub i64 %count, 1
+  %out_first = call i64 @edge_of(ptr %extents, ptr %views, i64 %last, i64 0)
+  %out_end = call i64 @edge_of(ptr %extents, ptr %views, i64 %last, i64 1)
+  br label %next
+next:
+  %i = phi i64 [ 0, %entry ], [ %i_next, %compare ]
+  %all = icmp eq i64 %i, %last
+  br i1 %all, label %done, label %compare
+compare:
+  %first = call i64 @edge_of(ptr %extents, ptr %views, i64 %i, i64 0)
+  %end = call i64 @edge_of(ptr %extents, ptr %views, i64 %i, i64 1)
+  %begins_before = icmp ult i64 %first, %out_end
+  %ends_behind = icmp ult i64 %out_first, %end
+  %shared = and i1 %begins_before, %ends_behind
+  %i_next = add i64 %i, 1
+  br i1 %shared, label %done, label %next
+done:
+  %is_apart = phi i1 [ true, %next ], [ false, %compare ]
+  ret i1 %is_apart
+}
+
+; Where an array's memory begins (side 0) and ends (1).
+define internal i64 @edge_of(ptr %extents, ptr %views, i64 %index, i64 %side) {
+  %address = call i64 @address_of(ptr %views, i64 %index)
+  %place = getelementptr [2 x i64], ptr %extents, i64 %index, i64 %side
+  %distance = load i64, ptr %place
+  %edge = add i64 %address, %distance
+  ret i64 %edge
+}
+
+define internal i64 @address_of(ptr %views, i64 %index) {
+  %view = getelementptr %view, ptr %views, i64 %index
+  %data = load i64, ptr %view
+  %offset_place = getelementptr %view, ptr %view, i64 0, i32 5
+  %offset = load i64, ptr %offset_place
+  %address = add i64 %data, %offset
+  ret i64 %address
 }
 
 ; The number of axes in what a plan holds of an array: the lower half of its third word.

@@ -14,8 +14,9 @@ from tvm_attention.llvm_ir import load_interface
 
 
 def run_remembered() -> Callable[..., Any]:
-    """``run(table.address, threads, workspace, its bytes, *arrays)`` as run.ll describes it: the
-    result, or None where no plan of the table is for such arrays, threads and workspace.
+    """``run(table.address, threads, workspace, its bytes, *arrays, out)`` as run.ll describes it: the
+    result, or None where no plan of the table is for such arrays, threads and workspace, and where
+    out shares memory with them.
 
     It does not look at the arrays' types, pending negations and gradients. Raises KernelBuildError.
     """

@@ -1,5 +1,5 @@
 ; Describes a NumPy array as DLPack's exchange function does a tensor (run.ll). For the device stands the address of
-; its dtype object, for the dtype whether its elements are aligned; strides are in bytes.
+; its dtype object, for the dtype whether its elements are aligned and may be written; strides are in bytes.
 
 ; PyArrayObject_fields (numpy/ndarraytypes.h): Python's header, data, axes, shape, strides, base, dtype, flags
 %ndarray = type { { i64, ptr }, ptr, i32, ptr, ptr, ptr, ptr, i32 }
@@ -14,9 +14,9 @@ define internal i32 @describe_ndarray(ptr %array, ptr %view) {
   %dtype = extractvalue %ndarray %fields, 6
   %flags_32 = extractvalue %ndarray %fields, 7
   %flags = zext i32 %flags_32 to i64
-  %aligned = and i64 %flags, 256 ; NPY_ARRAY_ALIGNED
-  %aligned_high = shl i64 %aligned, 32
-  %kind = or i64 %axes, %aligned_high
+  %looked_at = and i64 %flags, 1280 ; NPY_ARRAY_ALIGNED and NPY_ARRAY_WRITEABLE
+  %high = shl i64 %looked_at, 32
+  %kind = or i64 %axes, %high
   store ptr %data, ptr %view
   %dtype_place = getelementptr %view, ptr %view, i64 0, i32 1
   store ptr %dtype, ptr %dtype_place

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from tvm_attention.arrays import NumPyArrays, TorchTensors
 from tvm_attention.plans.native import ndarray_description
 from tvm_attention.plans.table import Planner
 
+_PLAIN = 0x500  # NPY_ARRAY_ALIGNED and NPY_ARRAY_WRITEABLE
 _DESCRIBE = 40  # offset of dltensor_from_py_object_no_sync in DLPackExchangeAPI (dlpack.h)
 
 
@@ -19,7 +21,7 @@ def torch_planner(torch: Any) -> Planner | None:
     describe = _exchange_function(torch.Tensor)
     if not describe or not hasattr(torch.autograd.forward_ad, "_current_level"):
         return None
-    return Planner(describe, torch.empty_like)
+    return Planner(TorchTensors(), describe, torch.empty_like)
 
 
 def numpy_planner() -> Planner | None:
@@ -27,11 +29,11 @@ def numpy_planner() -> Planner | None:
     without a global lock. Raises KernelBuildError."""
     if object.__basicsize__ != 2 * ctypes.sizeof(ctypes.c_void_p):
         return None
-    planner = Planner(ndarray_description(), np.empty_like)
+    planner = Planner(NumPyArrays(), ndarray_description(), np.empty_like)
     probe = np.zeros((2, 3, 5), np.float32)[:, ::2]
-    expected = [id(probe.dtype), probe.ndim, *probe.shape, *probe.strides]
-    dtype, kind, *extents = planner.layout(probe)
-    return planner if [dtype, kind & 0xFFFFFFFF, *extents] == expected else None
+    kind = probe.ndim | _PLAIN << 32
+    expected = [id(probe.dtype), kind, *probe.shape, *probe.strides]
+    return planner if planner.layout(probe) == expected else None
 
 
 def _exchange_function(tensor: type) -> int:

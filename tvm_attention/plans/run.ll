@@ -1,11 +1,12 @@
 ; A call seen before, as a method that Python calls: it compares the caller's arrays with what is remembered of calls
-; and, where they agree, makes the result and runs the kernel.
+; and, where they agree, makes the result, unless the caller gives its memory, and runs the kernel.
 ;
-;   run(table, threads, workspace, its bytes, query, key, value, ...) -> the result, or None where no plan agrees
+;   run(table, threads, workspace, its bytes, query, key, value, ..., out) -> the result, or None where no plan agrees
 ;
-; Whoever calls has looked at what a description does not tell: the arrays' type, pending negations, gradients.
+; Of the arrays, those that are None are not there; for out this makes the result. Whoever calls has looked at what a
+; description does not tell: the arrays' type, pending negations, gradients.
 ;
-; table: i64 words (table.py writes them and keeps alive what they point to)
+; table: i64 words (table.py writes them and keeps alive what they point to), of calls that all give out or all do not
 ;   0   describe(array, view): fills in a %view; takes no reference; not 0, with Python's error set, if it cannot
 ;   1   empty_like, a Python callable
 ;   2   None
@@ -18,6 +19,7 @@
 ;   4   array that results look like, 0: the query
 ;   5.. of each array, then of the result: which of main's arguments its address is, and its layout (compare.ll)
 ;   ..  main's arguments as TVMFFIAny; the addresses are filled in here
+;   ..  of each array, then of the result: where its first byte is and where its last one ends, from its address
 
 ; DLTensor (dlpack.h): data, device, axes and dtype, shape, strides, byte offset
 %view = type { i64, i64, i64, ptr, ptr, i64 }
@@ -38,27 +40,34 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
 define internal ptr @run(ptr %self, ptr %given, i64 %count) {
 entry:
-  %arrays = sub i64 %count, 4
-  %with_out = add i64 %arrays, 1
   %table = call ptr @word(ptr %given, i64 0)
-  %views = alloca %view, i64 %with_out
+  %most = sub i64 %count, 4
+  %views = alloca %view, i64 %most
   %objects = getelementptr ptr, ptr %given, i64 4
   %describe = load ptr, ptr %table
-  br label %next_view
-next_view:
-  %i = phi i64 [ 0, %entry ], [ %i_next, %described ]
-  %i_end = icmp eq i64 %i, %arrays
-  br i1 %i_end, label %search, label %view
-view:
+  %none_place = getelementptr ptr, ptr %table, i64 2
+  %none_object = load ptr, ptr %none_place
+  br label %next_object
+next_object:
+  %i = phi i64 [ 0, %entry ], [ %i_next, %looked_at ]
+  %arrays = phi i64 [ 0, %entry ], [ %arrays_next, %looked_at ]
+  %i_end = icmp eq i64 %i, %most
+  br i1 %i_end, label %search, label %look_at
+look_at:
   %object_place = getelementptr ptr, ptr %objects, i64 %i
   %object = load ptr, ptr %object_place
-  %view_place = getelementptr %view, ptr %views, i64 %i
+  %absent = icmp eq ptr %object, %none_object
+  br i1 %absent, label %looked_at, label %view
+view:
+  %view_place = getelementptr %view, ptr %views, i64 %arrays
   %code = call i32 %describe(ptr %object, ptr %view_place)
-  %i_next = add i64 %i, 1
+  %one_more = add i64 %arrays, 1
   %ok = icmp eq i32 %code, 0
-  br i1 %ok, label %described, label %indescribable
-described:
-  br label %next_view
+  br i1 %ok, label %looked_at, label %indescribable
+looked_at:
+  %arrays_next = phi i64 [ %arrays, %look_at ], [ %one_more, %view ]
+  %i_next = add i64 %i, 1
+  br label %next_object
 indescribable: ; not strided, on a device without memory, ...
   call void @PyErr_Clear()
   br label %none
@@ -75,33 +84,49 @@ next_plan:
   %p_end = icmp eq ptr %plan, null
   br i1 %p_end, label %none, label %look
 look:
-  %out_planned = call ptr @agreed(ptr %plan, ptr %threads, ptr %bytes, ptr %views, i64 %arrays)
-  %disagrees = icmp eq ptr %out_planned, null
+  %after = call ptr @agreed(ptr %plan, ptr %threads, ptr %bytes, ptr %views, i64 %arrays)
+  %disagrees = icmp eq ptr %after, null
   br i1 %disagrees, label %next_plan, label %found
 
 found:
-  %out = call ptr @result(ptr %table, ptr %plan, ptr %objects)
-  %failed = icmp eq ptr %out, null
-  br i1 %failed, label %error, label %describe_out
+  %last = sub i64 %most, 1
+  %out_place = getelementptr ptr, ptr %objects, i64 %last
+  %out_object = load ptr, ptr %out_place
+  %is_made = icmp eq ptr %out_object, %none_object
+  br i1 %is_made, label %make, label %take
+take:
+  call void @Py_IncRef(ptr %out_object)
+  br label %place
+make:
+  %made = call ptr @result(ptr %table, ptr %plan, ptr %objects)
+  %failed = icmp eq ptr %made, null
+  br i1 %failed, label %error, label %describe_made
 error:
   ret ptr null
-describe_out:
-  %out_view = getelementptr %view, ptr %views, i64 %arrays
-  %out_code = call i32 %describe(ptr %out, ptr %out_view)
-  %out_ok = icmp eq i32 %out_code, 0
-  br i1 %out_ok, label %look_at_out, label %foreign
-look_at_out:
-  %planned_arguments = call ptr @same_layout(ptr %out_planned, ptr %out_view)
-  %out_differs = icmp eq ptr %planned_arguments, null
-  br i1 %out_differs, label %foreign, label %fill
+describe_made:
+  %made_view = getelementptr %view, ptr %views, i64 %arrays
+  %made_code = call i32 %describe(ptr %made, ptr %made_view)
+  %made_ok = icmp eq i32 %made_code, 0
+  br i1 %made_ok, label %look_at_made, label %foreign
+look_at_made:
+  %after_made = call ptr @same_layout(ptr %after, ptr %made_view)
+  %made_differs = icmp eq ptr %after_made, null
+  %with_made = add i64 %arrays, 1
+  br i1 %made_differs, label %foreign, label %place
 foreign: ; a mode of torch made something else of it, such as a fake tensor
   call void @PyErr_Clear()
-  call void @Py_DecRef(ptr %out)
-  br label %none
+  br label %let_go
 
-fill:
+place:
+  %out = phi ptr [ %out_object, %take ], [ %made, %look_at_made ]
+  %planned_arguments = phi ptr [ %after, %take ], [ %after_made, %look_at_made ]
+  %with_out = phi i64 [ %arrays, %take ], [ %with_made, %look_at_made ]
   %main_count_place = getelementptr i64, ptr %plan, i64 1
   %main_count = load i64, ptr %main_count_place
+  %extents = getelementptr %any, ptr %planned_arguments, i64 %main_count
+  %is_apart = call i1 @apart(ptr %extents, ptr %views, i64 %with_out)
+  br i1 %is_apart, label %fill, label %let_go ; the checked call, which comes next, says of which array it has memory
+fill:
   %arguments = alloca %any, i64 %main_count
   %size = shl i64 %main_count, 4
   call void @llvm.memcpy.p0.p0.i64(ptr %arguments, ptr %planned_arguments, i64 %size, i1 false)
@@ -124,11 +149,12 @@ raised: ; the checked call, which comes next, raises it as a Python error
   call void @TVMFFIErrorMoveFromRaised(ptr %nothing)
   %raised_error = load ptr, ptr %nothing
   %ignored = call i32 @TVMFFIObjectDecRef(ptr %raised_error)
-  call void @Py_DecRef(ptr %out)
+  br label %let_go
+let_go:
+  %unused = phi ptr [ %made, %foreign ], [ %out, %place ], [ %out, %raised ]
+  call void @Py_DecRef(ptr %unused)
   br label %none
 none:
-  %none_place = getelementptr ptr, ptr %table, i64 2
-  %none_object = load ptr, ptr %none_place
   call void @Py_IncRef(ptr %none_object)
   ret ptr %none_object
 }

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tvm_attention.arrays import ArrayKind, reach
 from tvm_attention.prepared import PreparedCall
 
 _WORD, _DOUBLE = struct.Struct("q"), struct.Struct("d")
@@ -52,14 +53,15 @@ class PlanTable:
 
 
 class Planner:
-    """Makes plans of calls on one kind of array.
+    """Makes plans of calls on one ``kind`` of array.
 
     ``describe`` is the address of a function int(array, view) that fills in a DLTensor;
     ``empty_like`` a Python callable.
     """
 
-    def __init__(self, describe: int, empty_like: Callable[[Any], Any]) -> None:
+    def __init__(self, kind: ArrayKind, describe: int, empty_like: Callable[[Any], Any]) -> None:
         self.empty_like = empty_like
+        self._kind = kind
         self._describe_address = describe
         self._describe = ctypes.PYFUNCTYPE(
             ctypes.c_int, ctypes.py_object, ctypes.POINTER(_View)
@@ -78,13 +80,13 @@ class Planner:
     def plan(
         self, arrays: Sequence[Any], prepared: PreparedCall, threads: int, like: Any, out: Any
     ) -> Plan:
-        """The plan of a call on such arrays (query, key, value and mask, if any) by that many threads
-        (0: any). ``empty_like`` of ``like`` (None: of the query) gives results laid out as ``out``.
-        Raises RuntimeError for arrays without memory."""
-        mask = () if prepared.mask_index is None else (prepared.mask_index,)
+        """The plan of a call on such arrays (query, key, value, and the mask and the log-sum-exp, if any)
+        by that many threads (0: any). Results are laid out as ``out``; ``empty_like`` of ``like`` (None:
+        of the query) gives such, where the caller does not. Raises RuntimeError for arrays without
+        memory."""
         described = (*arrays, out)
         layouts: list[int] = []
-        for index, x in zip((0, 1, 2, *mask, _OUT), described, strict=True):
+        for index, x in zip((0, 1, 2, *prepared.beside, _OUT), described, strict=True):
             layouts.append(index)
             layouts += self.layout(x)
         count = _ADDRESSES + len(prepared.arguments)
@@ -92,6 +94,7 @@ class Planner:
         words.append(0 if like is None else id(like))
         words += layouts
         words += _any_values((*(0,) * _ADDRESSES, *prepared.arguments))
+        words += [distance for x in described for distance in reach(self._kind, x)]
         kept = array("q", words)
         alive = (
             prepared,
