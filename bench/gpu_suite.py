@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+# Behind what is installed: a checkout's tvm_attention lacks the folders that installing puts into it.
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from bench.gpu import place as places
 from bench.gpu import results

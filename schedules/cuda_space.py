@@ -99,7 +99,9 @@ def sizes_of(w: AttentionWorkload, c: Candidate) -> Sizes:
     keys, values = key_block * row, key_block * value_row
     staged = (keys, values) if c[OVERLAP] else (max(keys, values),)
     size = 2 if tensor else 4
-    shared = sum(_whole(size * n) for n in (query_block * row, query_block * weight_row, *staged))
+    # On tensor cores weights are multiplied from registers, and shown for the repair of sums alone.
+    weights = query_block * weight_row if w.masks or not tensor else 0
+    shared = sum(_whole(size * n) for n in (query_block * row, weights, *staged))
     shared += _whole(4 * query_block * across)  # a maximum a thread
     state = rows * (2 * columns + 2) + rows * c["keys"]  # sums so far and of the block, scores
     threads = c["row_threads"] * across

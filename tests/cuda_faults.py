@@ -7,7 +7,7 @@ import re
 
 _WAITS = re.compile(r"(__syncthreads|__syncwarp|wait_for_copies)\(\);")
 _BINDING = re.compile(r"\(\(int\)threadIdx\.([xy])\)")
-_LIMIT = re.compile(r"< (key_length|query_length)\b")
+_LIMIT = re.compile(r"(<=?) (key_length|query_length|\(group \* query_length\))(?!\w)")
 
 
 def without_waits(source: str) -> tuple[str, int]:
@@ -33,11 +33,16 @@ def bound_wrong(source: str, most: int) -> tuple[str, int]:
 
 
 def one_too_far(source: str) -> str:
-    """Comparisons with the number of keys (1) and of queries (2), all of either, off by one."""
-    numbers = {"key_length": 1, "query_length": 2}
+    """Comparisons with the number of keys (1), of queries (2) and of a group's rows (4), all of either, off
+    by one; and whether a block of keys is whole (3)."""
+    numbers = {
+        ("<", "key_length"): 1, ("<", "query_length"): 2, ("<=", "key_length"): 3,
+        ("<", "(group * query_length)"): 4,
+    }  # fmt: skip
 
     def changed(_: int, found: re.Match[str]) -> str:
-        return f"< ({found[1]} + (mutation == {numbers[found[1]]}))"
+        fault = numbers.get((found[1], found[2]), 0)
+        return f"{found[1]} ({found[2]} + (mutation == {fault} && mutation))"
 
     return _numbered(_LIMIT, source, changed)[0]
 

@@ -60,6 +60,9 @@ static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline uint4 make_uint4(uint x, uint y, uint z, uint w) { return {x, y, z, w}; }
 static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 static inline int __float_as_int(float x) { int y; memcpy(&y, &x, 4); return y; }
+static inline int known(int x) { return x; }
+static inline float power_of_two(float x) { return x < -126.0f ? 0.0f : exp2f(x); }
+static inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
 template <class T> static inline T max(T x, T y) { return x < y ? y : x; }
 template <class T> static inline T min(T x, T y) { return y < x ? y : x; }
 static inline float max(float x, float y) { return fmaxf(x, y); }
@@ -146,9 +149,11 @@ static size_t started[MOST_THREADS];
 static int turn_order;  // see set_turns
 static bool forgotten;  // whether a thread ended before its copies were made
 
-template <int BYTES> QUIET static void start_copy(void* to, const void* from) {
+static const uint nothing[4] = {0, 0, 0, 0};
+template <int BYTES> QUIET static void start_copy(void* to, const void* from, bool there) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "sizes of cp.async");
   if (reinterpret_cast<uintptr_t>(to) % BYTES || reinterpret_cast<uintptr_t>(from) % BYTES) abort();
+  if (!there) from = nothing;
   __tsan_read_range(const_cast<void*>(from), BYTES);
   __tsan_write_range(to, BYTES);  // now, and again when it is waited for
   static uint64_t random = 1;
@@ -268,6 +273,20 @@ static inline float element(const ushort*, uint pair, int n) {
   return number;
 }
 
+// Two numbers rounded to 16 bits, to the nearest and even ones, the first in the lower bits.
+static inline uint pair_of(float x, float y, const half*) {
+  half both[2] = {half(x), half(y)};
+  uint pair;
+  memcpy(&pair, both, 4);
+  return pair;
+}
+static inline uint upper_bits(float x) {
+  uint bits;
+  memcpy(&bits, &x, 4);
+  return x != x ? 0x7FFF : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+}
+static inline uint pair_of(float x, float y, const ushort*) { return upper_bits(x) | upper_bits(y) << 16; }
+
 // ldmatrix.x4: lane i reads row i % 8 of matrix i / 8; of each matrix a lane gets two neighbours of row lane / 4,
 // or, transposed, of column lane / 4.
 QUIET static void load_four(uint (&r)[4], const void* row, bool transposed) {
@@ -287,8 +306,10 @@ QUIET static void load_four(uint (&r)[4], const void* row, bool transposed) {
   }
   wait_for_warp();
 }
-static void load_matrices(uint (&r)[4], const void* row) { load_four(r, row, false); }
-static void load_transposed(uint (&r)[4], const void* row) { load_four(r, row, true); }
+typedef const char* shared_place;
+static inline shared_place place_of(const void* p) { return static_cast<shared_place>(p); }
+static void load_matrices(uint (&r)[4], shared_place row) { load_four(r, row, false); }
+static void load_transposed(uint (&r)[4], shared_place row) { load_four(r, row, true); }
 
 // mma.m16n8k16 by the fragments of the PTX manual: g = lane / 4, t = lane % 4; a: rows g and g + 8, columns 2 t and
 // 2 t + 1, then those 8 further; b: rows 2 t and 2 t + 1, then 8 further, column g; c: rows g and g + 8, columns

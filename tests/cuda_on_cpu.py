@@ -22,7 +22,7 @@ from tvm_attention.arrays import NumPyArrays, memory_range
 from tvm_attention.cuda.building import device_code
 from tvm_attention.cuda.kernel import DeviceKernel
 from tvm_attention.cuda.launching import Parameters
-from tvm_attention.device_code import TENSOR_PRODUCT, DeviceCode, DeviceFunction
+from tvm_attention.device_code import TENSOR_PRODUCT, WEIGHTED_ROWS, DeviceCode, DeviceFunction
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.schedules import Candidate
 from tvm_attention.schedules.cuda_space import kernel_of
@@ -42,6 +42,13 @@ _FAULTS = {
 }
 # Local variables and registers begin with a pattern that is no sensible number.
 _FLAGS = ("-std=c++17", "-O1", "-w", "-ftrivial-auto-var-init=pattern", "-shared", "-fPIC")
+
+
+def own_part(source: str) -> str:
+    """A source without the headers before it, in whose place cuda_on_cpu.h is."""
+    for name in ("prelude.cuh", "tensor_cores.cuh", "copies.cuh"):
+        source = source.replace(files("tvm_attention.cuda").joinpath(name).read_text("utf-8"), "")
+    return source
 
 
 @cache
@@ -77,7 +84,8 @@ def _whole(header: Path, source: str) -> tuple[str, list[str]]:
             f"{{ return run_grid(call_{name}, a, blocks, x, y, shared, order); }}\n"
         )
     tensor_cores = files("tvm_attention.cuda").joinpath("tensor_cores.cuh").read_text("utf-8")
-    before = f'#include "{header}"\n' + (tensor_cores if TENSOR_PRODUCT in source else "")
+    needed = TENSOR_PRODUCT in source or WEIGHTED_ROWS in source
+    before = f'#include "{header}"\n' + (tensor_cores if needed else "")
     return before + source + "".join(wrappers), names
 
 

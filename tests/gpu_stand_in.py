@@ -15,13 +15,14 @@ from typing import Any
 import cuda_dlpack
 import numpy as np
 import torch
-from cuda_on_cpu import built, library
+from cuda_on_cpu import built, library, own_part
 from numpy.typing import NDArray
 from torch.nn.attention import flex_attention
 
 from bench.gpu.place import as_torch
 from tvm_attention.arrays import TorchCudaTensors
 from tvm_attention.cuda import driver as driving
+from tvm_attention.cuda import numbers
 from tvm_attention.cuda.driver import Driver
 from tvm_attention.cuda.machine_code import MachineCode, Resources
 
@@ -90,8 +91,7 @@ class Compiler:
     major = None
 
     def machine_code(self, source: str, arch: str) -> MachineCode:
-        text = source[source.index('extern "C" __global__') :]
-        made = library(text)
+        made = library(own_part(source))
         kept = Path(os.environ[FOLDER], f"{made.parent.name}.so")
         if not kept.exists():  # else it may be in use
             shutil.copy(made, kept)
@@ -129,6 +129,7 @@ def place() -> StandIn:
 
     torch.cuda.current_stream = lambda device=None: Stream()
     driving.driver = lambda: made.driver
+    numbers.compiler = compiler
     torch.cuda.get_device_capability = lambda device: (8, 7)
     torch.cuda.is_current_stream_capturing = lambda: False
     TorchCudaTensors.uploaded = lambda self, n, like: torch.from_numpy(n).as_subclass(OnGPU)

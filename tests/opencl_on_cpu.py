@@ -33,6 +33,7 @@ TARGET = {
 }  # fmt: skip
 _HEADER = Path(__file__).with_name("opencl_on_cpu.h")
 _SHARED = re.compile(r"uchar buf_dyn_shmem_ptr\[(\d+)\];")
+_SHOWN = 1 << 14  # weights of a block of threads, which its warps show each other
 _REGISTERS = re.compile(r"float (\w+_local_ptr)\[(\d+)\];")
 
 
@@ -51,10 +52,12 @@ def whole(text: str) -> str:
     text = re.sub(r"\((\w+) ?\*\)buf_dyn_shmem_ptr", r"(__local \1*)buf_dyn_shmem_ptr", text)
     text = re.sub(r"(start_copy|clear)<(\d+)>", r"\1_\2", text)
     text = re.sub(r"multiply_rows<ushort, ([^>]*)>\(", r"multiply_rows(\1, ", text)
+    text = re.sub(r"multiply_weights<ushort, ([^>]*)>\(", r"multiply_weights(shown, \1, ", text)
 
     def shared(found: re.Match[str]) -> str:
         return (
             f"__local uchar buf_dyn_shmem_ptr[{found[1]}] __attribute__((aligned(64)));\n"
+            f"  __local float shown[{_SHOWN}];\n"
             f"  if (get_local_id(0) + get_local_id(1) == 0)\n"
             f"    for (int i = 0; i < {found[1]}; ++i) buf_dyn_shmem_ptr[i] = 0xFF;\n"
             f"  barrier(CLK_LOCAL_MEM_FENCE);"

@@ -50,7 +50,8 @@ def source_text() -> str:
             for tiles in (TENSOR_TILES, TENSOR_TILES | BESIDE):
                 texts.append(code_of(workload, Candidate.of("fused_tensor", tiles)).source)
     folder = files("tvm_attention.cuda")
-    called = [folder.joinpath(n).read_text("utf-8") for n in ("tensor_cores.cuh", "copies.cuh")]
+    headers = ("prelude.cuh", "tensor_cores.cuh", "copies.cuh")
+    called = [folder.joinpath(n).read_text("utf-8") for n in headers]
     return "\n".join([*texts, *called])
 
 

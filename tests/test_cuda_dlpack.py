@@ -114,7 +114,7 @@ def test_arrays_in_two_places_and_what_is_not_dense_are_refused(library: Any) ->
     with pytest.raises(UnsupportedError, match="make it contiguous"):
         tvm_attention.attention(q, turned, v)
     with pytest.raises(UnsupportedError, match="sinks: expected an array in cpu memory"):
-        tvm_attention.attention(q, k, v, sinks=Array(np.zeros(2, "float32")))
+        tvm_attention.attention(q, k, v, sinks=Array(np.zeros(2, "float32"), device=0))
     kind = DLPackCudaArrays(q)
     with pytest.raises(UnsupportedError, match="copy it to the processor"):
         kind.numbers(kind.opened("query", q))

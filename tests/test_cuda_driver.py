@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cuda_on_cpu import built, library
+from cuda_on_cpu import built, library, own_part
 
 import tvm_attention
 from tvm_attention import kernel_cache, reference, runtime
@@ -50,8 +50,7 @@ class Compiler:
 
     def machine_code(self, source: str, arch: str) -> MachineCode:
         self.calls += 1
-        text = source[source.index('extern "C" __global__') :]
-        return MachineCode(arch, str(library(text)).encode() + b"\0", {})
+        return MachineCode(arch, str(library(own_part(source))).encode() + b"\0", {})
 
 
 @pytest.fixture(scope="module")

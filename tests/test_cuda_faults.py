@@ -48,9 +48,11 @@ def faulty(source: str) -> Iterator[Callable[[int], None]]:
         yield lambda number: patch.setattr(cuda_on_cpu, "mutation", number)
 
 
-def fails(candidate: Candidate, order: int) -> bool:
+def fails(
+    candidate: Candidate, order: int, arrays: tuple[Array, Array, Array] | None = None
+) -> bool:
     try:
-        check(candidate, *arrays_of(candidate), order)
+        check(candidate, *(arrays or arrays_of(candidate)), order)
     except AssertionError:
         return True
     return False
@@ -83,7 +85,7 @@ def test_threads_race_only_without_a_barrier(
                 check(candidate, *arrays_of(candidate))
 
 
-@pytest.mark.parametrize("candidate", SEVERAL_WARPS[1::2], ids=str)
+@pytest.mark.parametrize("candidate", [*SEVERAL_WARPS[1::2], SEVERAL_WARPS[4]], ids=str)
 def test_axes_of_threads_that_are_bound_wrong_are_noticed(candidate: Candidate) -> None:
     source, faults = cuda_faults.bound_wrong(source_of(candidate), 12)
     assert faults >= 9
@@ -94,14 +96,27 @@ def test_axes_of_threads_that_are_bound_wrong_are_noticed(candidate: Candidate) 
             assert fails(candidate, 0), fault
 
 
-def test_limits_that_are_off_by_one_are_noticed() -> None:
-    for candidate, faults in (
-        (FUSED, (1, 2)),
-        (SEVERAL_WARPS[3], (1, 2)),
-        (SEVERAL_WARPS[4], (1,)),
-    ):
-        with faulty(cuda_faults.one_too_far(source_of(candidate))) as choose:
-            assert not fails(candidate, 0)
-            for fault in faults:
-                choose(fault)
-                assert fails(candidate, 0), (candidate, fault)
+# A candidate, a fault of cuda_faults.one_too_far, and rows, keys and heads of a group that show it: the last
+# block of keys lacks one, decoding has fewer rows than its class.
+LIMITS = [
+    (c, fault, shape)
+    for several, faults in (
+        ((FUSED, SEVERAL_WARPS[3]), ((1, (41, 37, 2)), (2, (41, 37, 2)), (3, (41, 47, 2)))),
+        ((SEVERAL_WARPS[4],), ((1, (2, 300, 2)), (3, (2, 319, 2)), (4, (3, 300, 1)))),
+    )
+    for c in several
+    for fault, shape in faults
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("candidate", "fault", "shape"), LIMITS, ids=str)
+def test_limits_that_are_off_by_one_are_noticed(
+    candidate: Candidate, fault: int, shape: tuple[int, int, int]
+) -> None:
+    dtype = "float16" if candidate.variant == "fused_tensor" else "float32"
+    rows, keys, group = shape
+    arrays = tensors(rows, keys, dims=(16, 16), dtype=dtype, group=group)
+    with faulty(cuda_faults.one_too_far(source_of(candidate))) as choose:
+        assert not fails(candidate, 0, arrays)
+        choose(fault)
+        assert fails(candidate, 0, arrays)

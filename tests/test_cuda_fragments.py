@@ -29,16 +29,22 @@ extern "C" __global__ void __launch_bounds__(32, 1) load(
     ushort* query_ptr, ushort* key_ptr, ushort* out_ptr) {
   int lane = (int)threadIdx.x;
   uint plain[4], transposed[4];
-  load_matrices(plain, query_ptr + lane * 8), load_transposed(transposed, key_ptr + lane * 8);
+  load_matrices(plain, place_of(query_ptr + lane * 8));
+  load_transposed(transposed, place_of(key_ptr + lane * 8));
   memcpy(out_ptr + lane * 16, plain, 16), memcpy(out_ptr + lane * 16 + 8, transposed, 16);
+}
+extern "C" __global__ void __launch_bounds__(32, 1) weigh(float* query_ptr, T* key_ptr, float* out_ptr) {
+  int lane = threadIdx.y * 4 + threadIdx.x;
+  multiply_weights<T, 2, 2, 32, 24>(out_ptr + lane * 8, query_ptr + lane * 16, key_ptr);
 }
 """
 
 
 def run(name: str, element: str, query: Array, key: Array, out: Array) -> Array:
     """A kernel on one warp; the three arrays stand for its parameters."""
-    source = _KERNELS.replace("T*", f"{element}*").replace("T *", f"{element} *")
-    function = DeviceFunction(name, ("query", "key", "out"), (32, 1), 0)
+    source = re.sub(r"\bT\b", element, _KERNELS)
+    threads = (4, 8) if name == "weigh" else (32, 1)
+    function = DeviceFunction(name, ("query", "key", "out"), threads, 0)
     values = {n: x.ctypes.data for n, x in zip(function.parameters, (query, key, out), strict=True)}
     types = parameter_types(AttentionWorkload(head_dim=16))
     parameters = Parameters(function.parameters, types, values)
@@ -74,13 +80,11 @@ def test_products_of_every_lane(element: str) -> None:
     shapes = ((16, 16), (16, 8), (16, 8))
     a, b, c = (rng.integers(-99, 100, shape).astype(np.float32) for shape in shapes)
 
-    def stored(numbers: Array) -> Array:
-        if element == "half":
-            return numbers.astype(np.float16)
-        return (numbers.view(np.uint32) >> 16).astype(np.uint16)  # bfloat16 holds such numbers, too
-
     out = dealt_out(c, c_fragment, 4)
-    given = (stored(dealt_out(a, a_fragment, 8)), stored(dealt_out(b, b_fragment, 4)))
+    given = [
+        stored(dealt_out(x, place, n), element)
+        for x, place, n in ((a, a_fragment, 8), (b, b_fragment, 4))
+    ]
     found = run("multiply", element, *given, out)
     np.testing.assert_array_equal(found, dealt_out(c + a @ b, c_fragment, 4))
 
@@ -97,6 +101,49 @@ def test_matrices_that_lanes_load() -> None:
             pair = [2 * thread, 2 * thread + 1]
             assert out[lane, 0, matrix].tolist() == numbers[matrix, group, pair].tolist()
             assert out[lane, 1, matrix].tolist() == numbers[matrix, pair, group].tolist()
+
+
+def stored(numbers: Array, element: str) -> Array:
+    """Float32 numbers of few bits as half or as the bits of bfloat16."""
+    if element == "half":
+        return numbers.astype(np.float16)
+    return (numbers.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+@pytest.mark.parametrize("element", ["half", "ushort"])
+def test_weights_are_multiplied_from_where_sums_are(element: str) -> None:
+    """Weights of 16 rows and 32 keys lie in threads' registers as the sums of four products of 16 x 8 do, and
+    are the first matrices of the products with values, after rounding."""
+    rng = np.random.default_rng(2)
+    weights = rng.integers(0, 99, (16, 32)).astype(np.float32)
+    values = np.zeros((32, 24), np.float32)  # rows of shared memory are longer than those of values
+    values[:, :16] = rng.integers(-99, 100, (32, 16))
+    registers = np.zeros((32, 2, 8), np.float32)  # (lane, row, key)
+    for column in range(4):
+        part = dealt_out(weights[:, 8 * column : 8 * column + 8], c_fragment, 4)
+        registers[:, :, 2 * column : 2 * column + 2] = part.reshape(32, 2, 2)
+    # Halfway between two numbers of 8 and of 11 bits: rounded to the even one.
+    registers[0, 0, 0] = weights[0, 0] = 256 + 1 if element == "ushort" else 2048 + 1
+    weights[0, 0] -= 1
+    out = np.zeros((32, 2, 4), np.float32)
+    run("weigh", element, registers, stored(values, element), out)
+    expected = weights @ values[:, :16]
+    for column in range(2):
+        part = dealt_out(expected[:, 8 * column : 8 * column + 8], c_fragment, 4)
+        np.testing.assert_array_equal(out[:, :, 2 * column : 2 * column + 2].reshape(32, 4), part)
+
+
+def test_the_first_of_a_pair_is_in_the_lower_half() -> None:
+    """cvt to two numbers puts its first operand into the upper half of the result; mov.b32 the first into the
+    lower one."""
+    header = files("tvm_attention.cuda").joinpath("tensor_cores.cuh").read_text("utf-8")
+    operands = re.findall(
+        r'cvt\.rn\.(?:bf16|f16)x2\.f32 %0, %(\d), %(\d);" : "=r"\(pair\) : ([^)]*\), [^)]*\))',
+        header,
+    )
+    assert [(first, second) for first, second, _ in operands] == [("2", "1")] * 2
+    assert {given for *_, given in operands} == {'"f"(x), "f"(y)'}
+    assert "cvt.rn.f16.f32 a, %1; cvt.rn.f16.f32 b, %2; mov.b32 %0, {a, b};" in header
 
 
 def test_turing_takes_two_steps_of_eight() -> None:

@@ -254,6 +254,16 @@ def test_tensor_cores_at_lengths_around_every_tile(dtype: str) -> None:
         check(TENSOR, q, k, v, ORDERS[n % 3], causal=(None, "bottom_right")[n // 3 % 2])
 
 
+def test_many_small_weights_of_sixteen_bits_count_beside_a_great_one() -> None:
+    """Weights of e**-18 are none in float16 beside one of 1."""
+    q, k, v = (np.zeros((1, 1, n, 16), "float16") for n in (3, 1000, 1000))
+    q[..., 0], k[0, 0, 0, 0], v[0, 0, 1:] = 1, 18, 64
+    found, sums = attend(TENSOR, q, k, v, scale=1.0)
+    expected = reference.attended(q, k, v, scale=1.0)
+    np.testing.assert_allclose(found.astype(float), expected.out, rtol=0.02)
+    np.testing.assert_allclose(sums, expected.lse, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "change", [{"rows": 4}, {"row_threads": 16, "keys": 8}, {"keys": 16, "vector": 1}]
 )

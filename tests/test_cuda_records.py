@@ -64,6 +64,27 @@ def test_others_keep_their_defaults_and_say_why(arch: str, reason: str) -> None:
     runtime.forget_kernels()
 
 
+SMALL = {
+    "row_threads": 4, "column_threads": 8, "rows": 2, "keys": 2, "score_steps": 4, "value_steps": 4,
+    "vector": 4, "overlap": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", cuda.MACHINES)
+def test_a_record_within_all_limits_serves_its_gpu_and_every_newer_one(arch: str) -> None:
+    """And none that is older, whatever its limits are."""
+    made = record(
+        named_target(f"cuda-{arch}"), workload=WIDE, variant="fused", decisions=SMALL,
+        expression=CUDA_EXPRESSION_DIGEST, kind="modelled",
+    )  # fmt: skip
+    names = list(cuda.MACHINES)
+    for other in names:
+        found = match(WIDE, named_target(f"cuda-{other}"), [TuningLog("made", True, (made,))])
+        serves = names.index(other) >= names.index(arch)
+        assert (found.record == made) is serves, (other, found.reasons)
+        assert serves or any("which is newer" in reason for reason in found.reasons)
+
+
 def test_a_record_of_a_newer_gpu_is_refused_with_the_reason() -> None:
     """Features do not tell GPUs apart: the ladder alone does."""
     target = named_target("cuda-sm_75")

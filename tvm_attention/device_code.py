@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# Functions that kernels call: of cuda/tensor_cores.cuh, of cuda/copies.cuh.
-TENSOR_PRODUCT = "multiply_rows"
+# Functions that kernels call: of cuda/prelude.cuh, of cuda/tensor_cores.cuh, of cuda/copies.cuh.
+KNOWN, POWER_OF_TWO = "known", "power_of_two"
+TENSOR_PRODUCT, WEIGHTED_ROWS = "multiply_rows", "multiply_weights"
 COPY, CLEAR, WAIT_FOR_COPIES = "start_copy", "clear", "wait_for_copies"
 
 

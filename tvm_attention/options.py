@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from tvm_attention.arrays import ArrayKind, TorchCudaTensors
+from tvm_attention.arrays import ArrayKind
 from tvm_attention.errors import InvalidTypeError, InvalidValueError
 from tvm_attention.masks import Mask, opened_mask
 from tvm_attention.operands import Geometry, check_scale
-from tvm_attention.small_arrays import floats, numbers_there, whole_numbers
+from tvm_attention.small_arrays import floats, floats_there, numbers_there, whole_numbers
 from tvm_attention.workload import CAUSAL_KINDS
 
 # Softcaps by which a float32 score can be divided and multiplied.
@@ -162,7 +162,7 @@ def _sinks(kind: ArrayKind, given: Any, sizes: Geometry) -> Any:
 
 def _small(kind: ArrayKind, name: str, given: Any) -> tuple[Any, bool]:
     """Float32 numbers, and whether they are where the query is, on a GPU."""
-    there = kind.floats(given) if isinstance(kind, TorchCudaTensors) else None
+    there = floats_there(kind, given)
     return (floats(name, given), False) if there is None else (there, True)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from tvm_attention.arguments import RAGGED_FIELDS
 from tvm_attention.arrays import ArrayKind, Shape, is_dense, memory_range
 from tvm_attention.call import Call
+from tvm_attention.cuda.numbers import Numbers
 from tvm_attention.errors import InvalidTypeError, InvalidValueError
 
 
@@ -70,6 +71,9 @@ def no_keys(kind: ArrayKind, call: Call, out: Any, lse: Any) -> None:
         return
     if not isinstance(call.options.sinks, np.ndarray):  # on a GPU, for which nobody waits
         sinks = call.options.sinks
+        if isinstance(sinks, Numbers):
+            Numbers(lse, "float32")[...] = sinks[:1] if len(kind.shape(lse)) < 3 else sinks[:, None]
+            return
         lse[...] = sinks[0] if len(kind.shape(lse)) < 3 else sinks[:, None]
         return
     sinks = call.options.sinks.tolist()
@@ -86,6 +90,11 @@ def no_queries(call: Call, out: Any, lse: Any) -> None:
     if call.ragged is None or call.all_queries:
         return
     queries = call.ragged[:, RAGGED_FIELDS.index("queries")]
+    if isinstance(queries, Numbers):
+        queries.fill_beyond(out, 0.0)
+        if lse is not None:
+            queries.fill_beyond(lse, -math.inf)
+        return
     if not isinstance(queries, np.ndarray):  # on a GPU, for which nobody waits
         rows = queries.new_ones(call.sizes.query_length).cumsum(0)
         beyond = rows[None] > queries[:, None]

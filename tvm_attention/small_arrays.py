@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tvm_attention.arrays import ArrayKind, NumPyArrays, TorchCudaTensors, kind_of, torch_cuda_kind
+from tvm_attention.arrays import ArrayKind, NumPyArrays, kind_of, torch_cuda_kind
 from tvm_attention.errors import InvalidTypeError
 
 _MOST_COMPARED = 1 << 12  # bytes
@@ -76,9 +76,14 @@ def whole_numbers(name: str, given: Any) -> NDArray[Any]:
 
 
 def numbers_there(kind: ArrayKind, given: Any) -> Any:
-    """An int32 tensor of whole numbers that are on the query's GPU; None for what is on the processor. Nobody
-    waits for the GPU to look at them."""
-    return kind.whole_numbers(given) if isinstance(kind, TorchCudaTensors) else None
+    """Whole numbers as int32 where they are on the query's GPU, as tensors of torch or what does the same
+    (tvm_attention.cuda.numbers); None for what is on the processor. Nobody waits to look at them."""
+    return kind.whole_numbers(given) if hasattr(kind, "whole_numbers") else None
+
+
+def floats_there(kind: ArrayKind, given: Any) -> Any:
+    """The same of float32."""
+    return kind.floats(given) if hasattr(kind, "floats") else None
 
 
 def _numbers(name: str, given: Any) -> NDArray[Any]:

@@ -184,6 +184,18 @@ def _other_library(place: Place) -> Pairs:
     return [(found, reference.attention(*arrays))]
 
 
+def _others_lengths(place: Place) -> Pairs:
+    """Lengths of the other library are read where they are; needs NVRTC there."""
+    arrays, lengths = _tensors(), np.array([70, 23])
+    given = [place.other(x) for x in (*arrays, lengths)]
+    if any(x is None for x in given):
+        return []
+    *tensors, theirs = given
+    found = tvm_attention.attention(*tensors, kv_lengths=theirs)
+    expected = reference.attention(*arrays, kv_lengths=lengths)
+    return [(place.tensor(place.host(found)), expected)]
+
+
 def _torchs_function(place: Place) -> Pairs:
     if not place.dispatches:
         return []
@@ -205,5 +217,6 @@ CALLS: Mapping[str, Callable[[Place], Pairs]] = {
     "call of a layer": _layer,
     "call of an int8 cache": _int8_cache,
     "call with another library's arrays": _other_library,
+    "call with another library's lengths": _others_lengths,
     "call of torch's function": _torchs_function,
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.gpu import calls, correctness, results, timing, tuning
 from bench.gpu.bundle import Build, Bundle
-from bench.gpu.cases import Case, cases
+from bench.gpu.cases import STREAM_CASES, Case, cases
 from bench.gpu.classes import Search, searches, workloads
 from bench.gpu.journal import Journal
 from bench.gpu.peers import COMPILED, peers
@@ -20,7 +20,6 @@ from tvm_attention.schedules import Candidate
 from tvm_attention.workload import AttentionWorkload
 
 _FEW = 3  # lengths
-STREAM_CASES = ("float32 plain", "float16 plain", "float32 plain decode")
 
 
 @dataclass(frozen=True)

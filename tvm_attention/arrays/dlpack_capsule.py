@@ -6,7 +6,6 @@ import ctypes
 import weakref
 from typing import Any
 
-from tvm_attention.dtypes import ELEMENT_BYTES
 from tvm_attention.errors import UnsupportedError
 
 _NAME, _TAKEN = b"dltensor", b"used_dltensor"
@@ -62,8 +61,8 @@ def capsule(
     """A capsule over memory, which ``kept`` keeps until the receiver's array goes."""
     axes = len(shape)
     sizes, steps = (ctypes.c_int64 * axes)(*shape), (ctypes.c_int64 * axes)(*strides)
-    bits = 8 * ELEMENT_BYTES[dtype]
-    code = _CODES[dtype.rstrip("0123456789")]
+    name = dtype.rstrip("0123456789")
+    bits, code = 8 if dtype == "bool" else int(dtype[len(name) :]), _CODES[name]
     tensor = _Tensor(address, device_type, device, axes, code, bits, 1, sizes, steps, 0, None)
     tensor.deleter = _RELEASE
     place = ctypes.addressof(tensor)

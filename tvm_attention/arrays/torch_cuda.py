@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from tvm_attention.arrays.torch_tensors import TorchTensors
 
+_CUDA = 2  # DLPack's number of memory of NVIDIA's GPUs
+
 
 class TorchCudaTensors(TorchTensors):
     """Those of the GPU that a query is on."""
@@ -32,13 +34,15 @@ class TorchCudaTensors(TorchTensors):
     def floats(self, array: Any) -> Any:
         """A dense float32 tensor of a tensor on the query's GPU: itself, if it is one; None for anything
         else. What it holds is not looked at: nobody waits for the GPU."""
-        return array.detach().float().contiguous() if self._is_there(array) else None
+        found = self._there(array)
+        return None if found is None else found.detach().float().contiguous()
 
     def whole_numbers(self, array: Any) -> Any:
         """The same of whole numbers, as int32; None for anything but a tensor of such there."""
-        if not self._is_there(array) or array.dtype not in _whole(self._torch):
+        found = self._there(array)
+        if found is None or found.dtype not in _whole(self._torch):
             return None
-        return array.detach().to(self._torch.int32).contiguous()
+        return found.detach().to(self._torch.int32).contiguous()
 
     def units(self, rows: int, start: int, columns: int, like: Any) -> Any:
         """(rows, columns) of like's dtype, on its GPU: ones at (``start`` + n, n), zeros elsewhere."""
@@ -46,8 +50,14 @@ class TorchCudaTensors(TorchTensors):
         made[start : start + columns].fill_diagonal_(1.0)
         return made
 
-    def _is_there(self, array: Any) -> bool:
-        return isinstance(array, self._torch.Tensor) and array.device == self._place
+    def _there(self, array: Any) -> Any:
+        """A tensor on the query's GPU: itself, or another library's memory; None for anything else."""
+        if isinstance(array, self._torch.Tensor):
+            return array if array.device == self._place else None
+        place = getattr(array, "__dlpack_device__", None)
+        if place is None or tuple(int(n) for n in place()) != (_CUDA, self._place.index):
+            return None
+        return self._torch.from_dlpack(array)
 
     @property
     def int8(self) -> Any:

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
+from tvm import te, tirx
 
 from tvm_attention.compute.bounds import Bounds
 from tvm_attention.compute.problem import Problem, ceil_div
 
+KV_HEAD = "kv_head"  # of a block of threads, where it has one query head
 LANES = 8  # rows and columns of the smallest matrix that tensor cores load
 
 
@@ -60,11 +61,17 @@ class Tasks:
             self.outer = (p["batch"], kv_heads, p["splits"])
             self.key_blocks = _parts(p["key_length"], tiles.key_block * p["splits"])
         else:
+            if p.fixed is None:
+                # Divided once, by lowering: not with every copy of a key or value.
+                p.scalars[KV_HEAD] = te.var(KV_HEAD, "int32")
             self.outer = (*p.outer, ceil_div(p["query_length"], tiles.query_block))
             self.key_blocks = ceil_div(p["key_length"], tiles.key_block)
 
     def kv_head(self, h: Any) -> Any:
-        return h if self.tiles.split else tirx.truncdiv(h, self.p["group"])
+        if self.tiles.split:
+            return h
+        p = self.p
+        return p[KV_HEAD] if p.fixed is None else tirx.truncdiv(h, p["group"])
 
     def query(self, task: tuple[Any, ...], row: Any) -> tuple[Any, Any]:
         """Query head and query of a row; where rows are those of a group, the last one repeated."""

@@ -13,6 +13,7 @@ from tvm import tirx
 
 from tvm_attention.compute.elementwise import elementwise
 from tvm_attention.compute.problem import Exponent, Problem, float32
+from tvm_attention.device_code import POWER_OF_TWO
 
 # Minimax fit of 2**r on [-1/2, 1/2] (relative error 1.9e-9), coefficients rounded to float32 and the
 # constant one exact, so that the largest score of a row has weight 1.
@@ -84,7 +85,7 @@ def exp2(x: Any, precision: str = "float32", exponent: Exponent = "bits") -> Any
     The range is cut by a comparison that lets NaN through, where tirx.max would not.
     """
     if exponent == "unit":
-        return tirx.exp2(x)
+        return tirx.call_pure_extern("float32", POWER_OF_TWO, x)
     x = tirx.Select(x < float32(LOWEST), float32(LOWEST), x)
     if exponent == "instructions":
         fraction = tirx.call_intrin("float32", FRACTION, x)

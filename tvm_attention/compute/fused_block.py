@@ -60,8 +60,15 @@ def scores(p: Problem, at: Tasks) -> te.Tensor:
     return te.compute(shape, score, name="SC")
 
 
+# How much less than a row's maximum is subtracted from its scores, where weights become float16: they are
+# then numbers down to 2**-32 of the greatest and not 2**-25, which counts in rows of many small ones. Were it
+# greater, the greatest could be 2**16 where huge maxima are rounded, which is infinite.
+_HEADROOM = 7.0
+
+
 def maxima(at: Tasks, outer: Index, SC: te.Tensor) -> te.Tensor:
-    """Stages MP (over a thread's keys), MS (the same where all threads see it) and M, of a row's keys."""
+    """Stages MP (over a thread's keys), MS (the same where all threads see it, less _HEADROOM) and M, of a
+    row's keys."""
     t = at.tiles
     j, n = te.reduce_axis((0, t.keys), "j_max"), te.reduce_axis((0, t.column_threads), "n")
     own = (*outer, t.row_threads, t.column_threads, t.rows)
@@ -69,7 +76,9 @@ def maxima(at: Tasks, outer: Index, SC: te.Tensor) -> te.Tensor:
 
     def seen(*index: Any) -> Any:
         *task, i1, i0, j0 = index
-        return MP(*task, i0, j0, i1)
+        greatest = MP(*task, i0, j0, i1)
+        narrow = t.tensor and at.p.workload.dtype == "float16"
+        return greatest - float32(_HEADROOM) if narrow else greatest
 
     MS = te.compute((*outer, t.rows, t.row_threads, t.column_threads), seen, name="MS")
 

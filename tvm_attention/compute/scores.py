@@ -52,7 +52,7 @@ def hidden(p: Problem, b: Any, h: Any, row: Any, key: Any) -> Any:
 def weight(p: Problem, score: Any, top: Any, precision: str = "float32") -> Any:
     """2**(score - top), zero for a masked score."""
     value = power(p, score - top, precision)
-    if not p.workload.masks:
+    if not p.workload.masks or p.exponent == "unit":  # whose 2**-inf is zero
         return value
     return tirx.Select(score < float32(LOWEST_SCORE), float32(0.0), value)
 

@@ -1,13 +1,14 @@
-// Copies to shared memory that a thread starts and later waits for (cp.async of sm_80 and newer).
+// Copies to shared memory that a thread starts and later waits for (cp.async of sm_80 and newer); of zeros, and
+// nothing is read, where there is nothing to copy.
 template <int BYTES>
-__device__ __forceinline__ void start_copy(void* to, const void* from) {
+__device__ __forceinline__ void start_copy(void* to, const void* from, bool there) {
 #if __CUDA_ARCH__ >= 800
-  uint place;
-  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(place) : "l"(to));
+  const uint place = (uint)__cvta_generic_to_shared(to), read = there ? BYTES : 0;
   if (BYTES == 16)  // past the first cache, from which nothing is read again
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(place), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(place), "l"(from), "r"(read) : "memory");
   else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" :: "r"(place), "l"(from), "n"(BYTES) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;"
+                 :: "r"(place), "l"(from), "r"(read), "n"(BYTES) : "memory");
 #endif
 }
 __device__ __forceinline__ void wait_for_copies() {

@@ -15,9 +15,10 @@ from tvm_attention.schedules.cuda_space import FUSED_TENSOR, OVERLAP, sizes_of
 from tvm_attention.workload import AttentionWorkload
 
 _SCHEDULERS = 4  # of a multiprocessor: warps that start an instruction in a clock
-# Instructions of a score beside its products: scale, bound, maximum, subtraction, exp2, sum, store; of each
-# that a mask takes besides; of an element of the state, which is shrunk and added to.
-_SCORE, _MASK, _STATE = 8, 4, 3
+# Instructions of a score beside its products: scale, maximum, subtraction, exp2, sum, rounding or store; of
+# each that a mask, or what is done to scores, takes besides; of an element of the state, which is shrunk and
+# added to, and of the sum that is, which is cleared. As NVIDIA's disassembler shows them.
+_SCORE, _MASK, _STATE = 6, 4, 2
 _ADDRESS = 4  # of a load and a store of a copy
 _BYTES = 4  # of float32
 
@@ -125,15 +126,18 @@ def _tensor(w: AttentionWorkload, c: Candidate, ceilings: Ceilings) -> tuple[Dem
     s = sizes_of(w, c)
     width = s.columns * c["column_threads"]
     return (
-        _matrices(ceilings, c, s.query_block, s.key_block, w.head_dim),
-        _matrices(ceilings, c, s.query_block, width, s.key_block),
+        _matrices(ceilings, c, s.query_block, s.key_block, w.head_dim, s.query_block),
+        _matrices(ceilings, c, s.query_block, width, s.key_block, 0),
     )
 
 
-def _matrices(ceilings: Ceilings, c: Candidate, rows: int, columns: int, depth: int) -> Demand:
+def _matrices(
+    ceilings: Ceilings, c: Candidate, rows: int, columns: int, depth: int, loaded_rows: int
+) -> Demand:
+    """Of rows of which so many are loaded; weights are in registers."""
     products = rows * columns * depth
     warps = c["row_threads"] / 8
-    loaded = (rows + warps * columns) * depth * 2  # bytes: each warp loads its rows and all columns
+    loaded = (loaded_rows + warps * columns) * depth * 2  # bytes: each warp loads all columns
     instructions = products / (16 * 8 * 16) + loaded / 512 + products / depth / LANES
     return Demand(
         issue=instructions / _SCHEDULERS,
@@ -143,14 +147,15 @@ def _matrices(ceilings: Ceilings, c: Candidate, rows: int, columns: int, depth: 
 
 
 def _softmax(w: AttentionWorkload, c: Candidate, ceilings: Ceilings) -> Demand:
-    """From scores to weights in shared memory, and the state of each row."""
+    """From scores to weights, in shared memory but for tensor cores, and the state of each row. Causal rows
+    and windows compare keys at their edges alone."""
     s = sizes_of(w, c)
     scores = s.query_block * s.key_block
     state = s.query_block * s.columns * c["column_threads"]
-    each = _SCORE + _MASK * bool(w.masks or w.alibi or w.softcap)
+    each = _SCORE + _MASK * bool(w.mask or w.alibi or w.softcap)
     rows = s.query_block * c["column_threads"]  # of each of its threads
     steps = scores * each + state * _STATE + rows * (c["column_threads"] + 6)
-    size = 2 if c.variant == FUSED_TENSOR else _BYTES
+    size = 0 if c.variant == FUSED_TENSOR else _BYTES
     told = scores * size + rows * _BYTES * (1 + c["column_threads"] / 4)
     return Demand(
         issue=steps / LANES / _SCHEDULERS,

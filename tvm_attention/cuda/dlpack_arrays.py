@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tvm_attention._tvm import load_tvm_libraries
 from tvm_attention.arrays import TorchCudaTensors, torch_cuda_kind
@@ -20,6 +21,7 @@ from tvm_attention.cuda import driver as driving
 from tvm_attention.cuda.device_arrays import DeviceArrays
 from tvm_attention.cuda.driver import Driver
 from tvm_attention.cuda.memory import Shadow, shadow
+from tvm_attention.cuda.numbers import FLOATS, WHOLE, Numbers
 from tvm_attention.dtypes import ELEMENT_BYTES
 from tvm_attention.errors import UnsupportedError
 
@@ -54,6 +56,36 @@ class DLPackCudaArrays(DeviceArrays):
         return shadow(
             found.address, found.shape, found.strides, found.dtype, kept, self._device, self._stream
         )
+
+    def whole_numbers(self, array: Any) -> Numbers | None:
+        """Lengths, offsets or a table on the query's GPU; None for anything else."""
+        return self._numbers_there(array, WHOLE)
+
+    def floats(self, array: Any) -> Numbers | None:
+        """The same of sinks and slopes."""
+        return self._numbers_there(array, FLOATS)
+
+    def uploaded(self, numbers: NDArray[Any], like: Any) -> Any:
+        made = super().uploaded(numbers, like)
+        own = str(numbers.dtype)
+        return Numbers(made, own) if own in ("int32", "float32") else made
+
+    def address(self, array: Any) -> int:
+        return super().address(array.held if isinstance(array, Numbers) else array)
+
+    def _numbers_there(self, array: Any, dtypes: tuple[str, ...]) -> Numbers | None:
+        if isinstance(array, Numbers):
+            return array
+        place = getattr(array, "__dlpack_device__", None)
+        if place is None or tuple(int(n) for n in place()) != (CUDA, self._device):
+            return None
+        found = Described(array.__dlpack__(stream=self._stream or _LEGACY))
+        if found.dtype not in dtypes:
+            return None
+        held = shadow(
+            found.address, found.shape, found.strides, found.dtype, (found, array), self._device, self._stream
+        )  # fmt: skip
+        return Numbers(held, found.dtype).contiguous()
 
     def own_kind(self, result: Any, query: Any) -> Any:
         """As the query's library says; where it says nothing, an array of TVM's that has DLPack."""

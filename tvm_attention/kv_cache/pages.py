@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tvm_attention.arrays import ArrayKind, is_dense
 from tvm_attention.call import Pages
+from tvm_attention.cuda.numbers import Numbers
 from tvm_attention.errors import InvalidValueError, UnsupportedError
 
 _Table = NDArray[np.int64]
@@ -33,7 +34,7 @@ def checked_table(table: NDArray[Any], lengths: _Table, page_size: int, pages: i
 
 def table_there(table: Any, lengths: Any, page_size: int, pages: int) -> Any:
     """The same of tensors on a GPU, for which nobody waits: numbers of no page become such of one."""
-    entries = table.new_ones(table.shape[1]).cumsum(0) - 1
+    entries = _counting(table, table.shape[1])
     used = entries * page_size < lengths[:, None]
     return table.clamp(0, pages - 1) * used
 
@@ -66,12 +67,19 @@ def opened_pages(kind: ArrayKind, key: Any, value: Any, table: Any) -> tuple[Any
 def _units(table: Any, page: int, within: int, parts: int) -> Any:
     """The table in parts of pages, int32."""
     here = isinstance(table, np.ndarray)
-    each = np.arange(parts) if here else table.new_ones(parts).cumsum(0) - 1
+    each = np.arange(parts) if here else _counting(table, parts)
     numbers = table[..., None] * page + each * within
     numbers = numbers.reshape(len(table), table.shape[1] * parts)
     if here:
         return np.ascontiguousarray(numbers, np.int32)
-    return numbers.to(table.dtype).contiguous()
+    return (numbers if isinstance(numbers, Numbers) else numbers.to(table.dtype)).contiguous()
+
+
+def _counting(table: Any, count: int) -> Any:
+    """0, 1, 2, ... beside a table on a GPU."""
+    if isinstance(table, Numbers):
+        return table.counting(count)
+    return table.new_ones(count).cumsum(0) - 1
 
 
 def _steps(kind: ArrayKind, pages: Any, part: int) -> tuple[int, int]:

@@ -19,10 +19,10 @@ from tvm import tirx
 from tvm.s_tir import transform
 
 from tvm_attention.compute import Bounds
-from tvm_attention.compute.device import LANES, DeviceTiles, split_blocks
+from tvm_attention.compute.device import KV_HEAD, LANES, DeviceTiles, split_blocks
 from tvm_attention.compute.operand import FLAT_SIZE, is_nan
 from tvm_attention.compute.problem import ceil_div
-from tvm_attention.device_code import TENSOR_PRODUCT
+from tvm_attention.device_code import KNOWN, TENSOR_PRODUCT, WEIGHTED_ROWS
 from tvm_attention.lowering.convention import Outputs
 from tvm_attention.lowering.device_stores import DeviceStores
 from tvm_attention.lowering.key_loop import KeyLoop, shown
@@ -44,7 +44,10 @@ def lower_device(func: tirx.PrimFunc, workload: AttentionWorkload, tiles: Device
     outputs = Outputs(symbols, bounds, workload)
     device = _Device(DeviceStores(symbols, bounds, outputs, workload, tiles))
     body = device.rewrite(blocks.body)
-    given = [p for p in blocks.params if p.name != "O"] + [outputs.out, *outputs.strides]
+    given = [p for p in blocks.params if p.name not in ("O", KV_HEAD)] + [
+        outputs.out,
+        *outputs.strides,
+    ]
     if workload.output == "attention_and_lse":
         given += [outputs.lse, *outputs.lse_strides]
     if tiles.split:
@@ -68,6 +71,12 @@ def _lower_blocks(mod: tvm.IRModule) -> tvm.IRModule:
     ):
         mod = step(mod)
     return mod
+
+
+def _known(index: Any) -> Any:
+    """An index of blocks, computed once: what TVM knows to be pure it writes wherever it is used, and
+    NVIDIA's compiler then divides there, in every block of keys."""
+    return tirx.max(tirx.call_extern("int32", KNOWN, index), 0)  # says that it is not negative
 
 
 class _Device:
@@ -120,8 +129,15 @@ class _Device:
         task = tirx.Var("task", "int32")
         for launch in reversed(launches):
             index = tirx.truncmod(tirx.truncdiv(task, blocks), launch.value)
-            binds.append(tirx.Bind(launch.node.var, index))
+            if launch is launches[-1] and self._workload.causal and not self._tiles.split:
+                index = (
+                    launch.value - 1 - index
+                )  # the last rows see most keys: they are begun first
+            binds.append(tirx.Bind(launch.node.var, _known(index)))
             blocks = blocks * launch.value
+        if KV_HEAD in self._symbols:
+            head = tirx.truncdiv(self._launch[_AXES[1]].node.var, self._symbols["group"])
+            binds.append(tirx.Bind(self._symbols[KV_HEAD], _known(head)))
         grid = tirx.IterVar(None, task, tirx.IterVar.ThreadIndex, "blockIdx.x")
         return tirx.AttrStmt(grid, "thread_extent", blocks, sequence([*binds, *statements(body)]))
 
@@ -167,28 +183,42 @@ class _Device:
         first, end = self._key_blocks()
         start = tirx.const(0, "int32") if first is None else first
         count = end if first is None else tirx.max(end - first, 0)
-        keys, values, maxima, weights = (self._stages[n] for n in ("KT", "VT", "MS", "PS"))
-        whole = KeyLoop(keys, values, maxima, weights, self._tiles.column_threads)
-        return sequence(whole.lowered(with_body(loop, body), start, count, self._tiles.overlap))
+        t, whole = self._tiles, self._whole(loop.loop_var)
+        blocks = KeyLoop(self._stages, t.column_threads, whole, in_registers=t.tensor)
+        return sequence(blocks.lowered(with_body(loop, body), start, count, t.overlap))
 
     def _tensor_product(self, name: str) -> Any:
         """The stage ST or OT as the call of a function of tensor_cores.cuh, in place of its loops."""
         t, stages = self._tiles, self._stages
-        values = name == "OT"
-        rows, columns = stages["PS" if values else "QT"], stages["VT" if values else "KT"]
-        sizes = (
-            t.rows,
-            (t.columns if values else t.keys) // 2,
-            t.key_block if values else self._workload.head_dim,
-            int(rows.strides[-4 if values else -2]),
-            int(columns.strides[-2]),
-            "true" if values else "false",
-        )
         kind = {"float16": "half", "bfloat16": "ushort"}[self._workload.dtype]
-        function = f"{TENSOR_PRODUCT}<{', '.join(map(str, (kind, *sizes)))}>"
-        staged = columns if t.overlap else self._staged
-        given = (stages[name].access_ptr("w"), rows.access_ptr("r"), staged.access_ptr("r"))
+        columns = stages["VT" if name == "OT" else "KT"]
+        stride, staged = int(columns.strides[-2]), columns if t.overlap else self._staged
+        if name == "OT":
+            function, other = WEIGHTED_ROWS, stages["P"]
+            sizes = [t.rows, t.columns // 2, t.key_block, stride]
+        else:
+            function, other = TENSOR_PRODUCT, stages["QT"]
+            sizes = [t.rows, t.keys // 2, self._workload.head_dim, int(other.strides[-2]), stride]
+        function = f"{function}<{', '.join(map(str, (kind, *sizes)))}>"
+        given = (stages[name].access_ptr("w"), other.access_ptr("r"), staged.access_ptr("r"))
         return tirx.Evaluate(tirx.call_extern("int32", function, *given))
+
+    def _whole(self, block: Any) -> Any:
+        """Whether every row of the task sees every key of a block; None where that hangs on a mask."""
+        if self._workload.mask is not None:
+            return None
+        b, _, index = (self._launch[axis].node.var for axis in _AXES)
+        bounds, size = self._bounds, self._tiles.key_block
+        start = index * self._tiles.query_block
+        last = tirx.min(start + self._tiles.query_block, bounds.queries(b)) - 1
+        key = block * size
+        if self._tiles.split:
+            start, last = 0, self._symbols["query_length"] - 1
+            key += bounds.first_key(b, 0)
+            key += index * split_blocks(bounds, self._symbols, size, b) * size
+        whole = key + size <= bounds.end_key(b, start)
+        first = bounds.first_key(b, last)
+        return whole if isinstance(first, int) else tirx.all(whole, first <= key)
 
     def _key_blocks(self) -> tuple[Any, Any]:
         """The first block of keys that any row of the task sees (None for 0) and the one after the last."""

@@ -17,6 +17,7 @@ A thread waits for its own copies; only a barrier after that shows others what i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,8 @@ from tvm import tirx
 
 from tvm_attention.device_code import CLEAR, COPY, WAIT_FOR_COPIES
 from tvm_attention.errors import KernelBuildError
-from tvm_attention.lowering.statements import inside, sequence, statements, substituted
+from tvm_attention.lowering.key_block import running, stores_to, unless_whole
+from tvm_attention.lowering.statements import inside, load_of, sequence, statements, substituted
 
 WARP = 32
 SHARED = "shared.dyn"
@@ -33,32 +35,34 @@ SHARED = "shared.dyn"
 
 @dataclass(frozen=True)
 class KeyLoop:
-    """Buffers of a block of keys in shared memory: its keys and values, and maxima and weights, which the
-    ``across`` threads of a row tell each other."""
+    """``stages``: buffers by name, among them a block's keys KT and values VT, and maxima MS and weights PS,
+    which the ``across`` threads of a row tell each other. ``whole``: whether every row sees every key of the
+    block; None where that is not known. ``in_registers``: whether weights are multiplied from there, and
+    are in shared memory for the repair of sums alone."""
 
-    keys: Any
-    values: Any
-    maxima: Any
-    weights: Any
+    stages: Mapping[str, Any]
     across: int
+    whole: Any
+    in_registers: bool
 
     def lowered(self, loop: Any, first: Any, count: Any, overlap: bool) -> list[Any]:
         """What takes the place of a loop over ``count`` blocks from the ``first`` on."""
         shared, rest = _hoisted(statements(loop.body))
-        keys, rest = _taken(rest, self.keys)
-        values, rest = _taken(rest, self.values)
-        rest = shown(rest, self.maxima, self.across)
-        after = 1 + max(n for n, s in enumerate(rest) if stores_to(s, self.weights))
+        KT, VT = self.stages["KT"], self.stages["VT"]
+        keys, rest = _taken(rest, KT)
+        values, rest = _taken(rest, VT)
+        rest = self._shortened(shown(rest, self.stages["MS"], self.across))
+        after = 1 + max(n for n, s in enumerate(rest) if self._weighs(s))
         start = next(n for n, s in enumerate(rest) if not _allocates(s))
         n, blocks = tirx.Var("block", "int32"), tirx.Var("blocks", "int32")
         scores, weighted = rest[start:after], rest[after:]
         before: list[Any] = []
         if overlap:
-            copied = _copied(keys, self.keys)
+            copied = _copied(keys, KT)
             before = [_if(blocks > 0, _at(copied, loop, first))]
             following = _if(n + 1 < blocks, _at(copied, loop, first + n + 1))
             made = [
-                *rest[:start], _wait(), _barrier(), _copied(values, self.values), *scores,
+                *rest[:start], _wait(), _barrier(), _copied(values, VT), *scores,
                 _wait(), _barrier(), following, *weighted,
             ]  # fmt: skip
         else:
@@ -71,6 +75,20 @@ class KeyLoop:
         around = tirx.For(n, zero, blocks, loop.kind, whole)
         return [*shared, tirx.Bind(blocks, count), *before, around]
 
+    def _shortened(self, rest: list[Any]) -> list[Any]:
+        """The statements without what a block of keys does not need."""
+        rest = running(rest, self.stages)
+        if self.in_registers and "OX" not in self.stages:
+            rest = [s for s in rest if not stores_to(s, self.stages["PS"])]
+        if self.whole is None:
+            return rest
+        repair = ("FLAG", "OX", *(["PS"] if self.in_registers else []))
+        return unless_whole(rest, self.stages, self.whole, repair)
+
+    def _weighs(self, stmt: Any) -> bool:
+        """Whether a statement stores weights, or sums of them."""
+        return any(stores_to(stmt, self.stages[name]) for name in ("LP", "PS"))
+
 
 def shown(stmts: list[Any], buffer: Any, across: int) -> list[Any]:
     """Statements, behind what stores into the buffer a wait of the threads that share its rows."""
@@ -80,20 +98,6 @@ def shown(stmts: list[Any], buffer: Any, across: int) -> list[Any]:
         if stores_to(s, buffer):
             made.append(_warp__barrier() if WARP % across == 0 else _barrier())
     return made
-
-
-def stores_to(stmt: Any, buffer: Any) -> bool:
-    """Whether a statement stores into a buffer."""
-    if isinstance(stmt, tirx.BufferStore):
-        return bool(stmt.buffer.same_as(buffer))
-    found: list[bool] = []
-
-    def look(within: Any) -> Any:
-        found.append(stores_to(within, buffer))
-        return within
-
-    inside(stmt, look)
-    return any(found)
 
 
 def _barrier() -> Any:
@@ -147,10 +151,16 @@ def _copy(store: Any, buffer: Any, elements: int) -> Any:
         conditions.append(condition)
     if not hasattr(source, "indices"):  # no load
         raise KernelBuildError(f"copies beside computing: expected numbers as stored, got {source}")
-    copy = _call(f"{COPY}<{size}>", to, tirx.address_of(source))
-    if not conditions:
-        return copy
-    return tirx.IfThenElse(tirx.all(*conditions), copy, _call(f"{CLEAR}<{size}>", to))
+    name, inside_tensor = f"{COPY}<{size}>", tirx.all(*conditions) if conditions else _true()
+    if load_of("table", source.indices[-1]) is None:
+        return _call(name, to, tirx.address_of(source), inside_tensor)
+    # Beyond the last key there is no page to be looked up.
+    copy = _call(name, to, tirx.address_of(source), _true())
+    return tirx.IfThenElse(inside_tensor, copy, _call(f"{CLEAR}<{size}>", to))
+
+
+def _true() -> Any:
+    return tirx.const(True, "bool")
 
 
 def _is_choice(expression: Any) -> bool:
