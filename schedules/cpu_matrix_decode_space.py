@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tvm_attention.compute.digits import DIGITS
-from tvm_attention.compute.matrix_decode import COLUMNS, TILE_ROW
 from tvm_attention.schedules.candidate import Candidate, Choices
-from tvm_attention.schedules.cpu_decode_space import decode_rows
+from tvm_attention.schedules.cpu_decode_space import DIGITS, decode_rows
 from tvm_attention.schedules.machine import MachineParameters
 from tvm_attention.workload import AttentionWorkload
 
+# Of a tile (tvm_attention.compute.matrix_decode, which needs TVM): machines without it read this.
+COLUMNS, TILE_ROW = 16, 64
 _PREFETCH = (0, 1, 2, 4, 8)
 
 

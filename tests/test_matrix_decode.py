@@ -15,13 +15,14 @@ from tvm_attention import reference
 from tvm_attention.arrays import NumPyArrays
 from tvm_attention.call import Call
 from tvm_attention.compiler import build_module
+from tvm_attention.compute import digits, matrix_decode
 from tvm_attention.errors import KernelBuildError
 from tvm_attention.export.chosen import chosen_kernels
 from tvm_attention.kv_cache.tensors import scales_of
 from tvm_attention.operands import geometry
 from tvm_attention.options import opened_options
 from tvm_attention.random_calls import random_inputs, random_options
-from tvm_attention.schedules import Candidate, x86
+from tvm_attention.schedules import Candidate, cpu_decode_space, cpu_matrix_decode_space, x86
 from tvm_attention.target import detect_target, named_target
 from tvm_attention.workload import AttentionWorkload
 
@@ -245,3 +246,9 @@ def test_int8_keys_and_a_query_at_the_end(value: float) -> None:
         for one, other in zip(found, of_zeros, strict=True):
             one[0, 1] = other[0, 1]
     assert_right(INTEGERS, found, (q, *exact))
+
+
+def test_the_space_knows_the_tiles() -> None:
+    known = cpu_matrix_decode_space.COLUMNS, cpu_matrix_decode_space.TILE_ROW
+    assert known == (matrix_decode.COLUMNS, matrix_decode.TILE_ROW)
+    assert cpu_decode_space.DIGITS == digits.DIGITS
