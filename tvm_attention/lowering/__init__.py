@@ -38,6 +38,7 @@ from tvm_attention.lowering.overwriting import overwrite
 from tvm_attention.lowering.pair_tiles import PairTiles
 from tvm_attention.lowering.parts import Parts, cut
 from tvm_attention.lowering.prefetching import with_prefetches
+from tvm_attention.lowering.scopes import Scopes
 from tvm_attention.lowering.spans import Scope
 from tvm_attention.lowering.statements import sequence, statements
 from tvm_attention.lowering.transposition import Transposition
@@ -86,7 +87,8 @@ def lower(
         strides["mask"], dtypes["mask"] = symbols["mask_row_stride"], f"mask_{workload.mask}"
     transposition, pair_tiles = Transposition(strides, dtypes), PairTiles(strides)
     matrix_unit = Bfmmla() if bfmmla else MatrixUnit()
-    narrowing = Narrowing(symbols, bounds, workload.ragged, transposition, pair_tiles, matrix_unit)
+    scopes = Scopes(symbols, bounds, workload.ragged)
+    narrowing = Narrowing(scopes, transposition, pair_tiles, matrix_unit)
     fused = fuse(outputs.redirect(blocks.body))
     carried = carry(overwrite(fused) if outputs.grouped else fused, first_apart)
     whole, parts = cut(in_place(carried), symbols)
