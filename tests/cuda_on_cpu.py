@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tvm_attention.arrays import NumPyArrays, memory_range
 from tvm_attention.cuda.building import device_code
 from tvm_attention.cuda.kernel import DeviceKernel
-from tvm_attention.cuda.launching import Parameters
+from tvm_attention.cuda.parameters import Parameters
 from tvm_attention.device_code import TENSOR_PRODUCT, WEIGHTED_ROWS, DeviceCode, DeviceFunction
 from tvm_attention.kernel_source import KernelSource
 from tvm_attention.schedules import Candidate

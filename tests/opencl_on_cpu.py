@@ -17,7 +17,7 @@ import numpy as np
 import pyopencl
 from cuda_on_cpu import OnCPU, extents
 
-from tvm_attention.cuda.launching import Parameters
+from tvm_attention.cuda.parameters import Parameters
 from tvm_attention.device_code import DeviceFunction
 from tvm_attention.lowering.device import lower_device
 from tvm_attention.lowering.device_source import generated

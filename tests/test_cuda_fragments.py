@@ -12,7 +12,8 @@ import pytest
 from cuda_on_cpu import OnCPU
 from numpy.typing import NDArray
 
-from tvm_attention.cuda.launching import Parameters, parameter_types
+from tvm_attention.cuda.launching import parameter_types
+from tvm_attention.cuda.parameters import Parameters
 from tvm_attention.device_code import DeviceCode, DeviceFunction
 from tvm_attention.workload import AttentionWorkload
 

@@ -15,7 +15,8 @@ from tvm_attention import reference
 from tvm_attention.arrays import NumPyArrays
 from tvm_attention.call import Call
 from tvm_attention.compiler import build_module
-from tvm_attention.compute import digits, matrix_decode
+from tvm_attention.compute import digits
+from tvm_attention.compute.matrix_decode import COLUMNS, TILE_ROW
 from tvm_attention.errors import KernelBuildError
 from tvm_attention.export.chosen import chosen_kernels
 from tvm_attention.kv_cache.tensors import scales_of
@@ -250,5 +251,5 @@ def test_int8_keys_and_a_query_at_the_end(value: float) -> None:
 
 def test_the_space_knows_the_tiles() -> None:
     known = cpu_matrix_decode_space.COLUMNS, cpu_matrix_decode_space.TILE_ROW
-    assert known == (matrix_decode.COLUMNS, matrix_decode.TILE_ROW)
+    assert known == (COLUMNS, TILE_ROW)
     assert cpu_decode_space.DIGITS == digits.DIGITS

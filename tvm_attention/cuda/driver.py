@@ -16,7 +16,7 @@ from tvm_attention.device_code import DeviceCode, DeviceFunction
 from tvm_attention.errors import KernelBuildError, UnsupportedError
 
 if TYPE_CHECKING:  # boards that only load archives lack what it needs
-    from tvm_attention.cuda.launching import Parameters
+    from tvm_attention.cuda.parameters import Parameters
 
 _NAMES = ("libcuda.so.1", "libcuda.so")
 # CUdevice_attribute and CUfunction_attribute, from cuda.h.

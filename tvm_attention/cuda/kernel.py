@@ -13,8 +13,9 @@ from tvm_attention.arrays import ArrayKind, is_dense
 from tvm_attention.arrays.kind import type_name
 from tvm_attention.call import Call
 from tvm_attention.cuda.dlpack_arrays import device_kind
-from tvm_attention.cuda.launching import WORKSPACE, Parameters, grids, parameter_types
+from tvm_attention.cuda.launching import WORKSPACE, grids, parameter_types
 from tvm_attention.cuda.memory import Shadow
+from tvm_attention.cuda.parameters import Parameters
 from tvm_attention.device_code import DeviceCode, DeviceFunction
 from tvm_attention.dtypes import ELEMENT_BYTES
 from tvm_attention.errors import InvalidTypeError, UnsupportedError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,14 +80,3 @@ def parameter_kinds(workload: AttentionWorkload) -> dict[str, str]:
 def parameter_types(workload: AttentionWorkload) -> dict[str, Any]:
     """The C types of :func:`parameter_kinds`."""
     return {name: _C_TYPES[kind] for name, kind in parameter_kinds(workload).items()}
-
-
-class Parameters:
-    """The parameters of a launch: an array of pointers to them, as cuLaunchKernel takes it."""
-
-    def __init__(
-        self, names: tuple[str, ...], types: Mapping[str, Any], values: Mapping[str, float]
-    ) -> None:
-        self.values = [types[n](values[n]) for n in names]
-        pointers = [ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in self.values]
-        self.array = (ctypes.c_void_p * len(names))(*pointers)

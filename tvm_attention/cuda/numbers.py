@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from tvm_attention import kernel_cache
 from tvm_attention.cuda import driver as driving
 from tvm_attention.cuda.compilers import compiler, require_driver
 from tvm_attention.cuda.driver import Driver, LoadedModule
-from tvm_attention.cuda.launching import Parameters
 from tvm_attention.cuda.memory import DeviceMemory, Shadow, shadow
+from tvm_attention.cuda.parameters import Parameters
 from tvm_attention.device_code import DeviceCode, DeviceFunction
 
 # Types and operations by their numbers in numbers.cuh.
@@ -210,6 +209,8 @@ def _machine_code(driver: Driver, arch: str) -> bytes:
     folder = files("tvm_attention.cuda")
     text = "".join(folder.joinpath(n).read_text("utf-8") for n in ("prelude.cuh", "numbers.cuh"))
     key = hashlib.sha256(f"{arch} {text}".encode()).hexdigest()[:32]
+    from tvm_attention import kernel_cache  # archives are called where its packages are not
+
     stored = kernel_cache.read(key)
     if stored is not None:
         return base64.b64decode(stored)
