@@ -102,13 +102,15 @@ class Compiler:
 
 
 _CHANGED = (
-    (torch, "compile"), (torch.cuda, "current_stream"), (TorchCudaTensors, "uploaded"),
+    (torch, "compile"), (torch.cuda, "current_stream"), (torch.cuda, "get_device_capability"),
+    (torch.cuda, "is_current_stream_capturing"), (TorchCudaTensors, "uploaded"),
     (flex_attention, "create_block_mask"), (flex_attention, "flex_attention"),
+    (driving, "driver"), (numbers, "compiler"),
 )  # fmt: skip
 
 
 @contextmanager
-def torch_put_back() -> Iterator[None]:
+def all_put_back() -> Iterator[None]:
     """What :func:`place` changes, for tests that call it in their own process."""
     before = [(owner, name, getattr(owner, name)) for owner, name in _CHANGED]
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_stand_in import torch_put_back
+from gpu_stand_in import all_put_back
 
 from bench.gpu import calls, cases, classes, peers, results, supervision
 from bench.gpu import place as places
@@ -30,8 +30,8 @@ OPTIONS = ["--place", "gpu_stand_in", "--candidates", "2", "--small", "64", "--o
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _torch_put_back() -> Iterator[None]:
-    with torch_put_back():
+def _all_put_back() -> Iterator[None]:
+    with all_put_back():
         yield
 
 
