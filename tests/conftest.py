@@ -69,6 +69,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _ByFile:
     return _ByFile(config, log)
 
 
+@pytest.fixture
+def no_calls_remembered() -> Iterator[None]:
+    """None is known when a test begins, nor left by it."""
+    from tvm_attention import functional
+
+    functional.forget_calls()
+    yield
+    functional.forget_calls()
+
+
 @pytest.fixture(autouse=True)
 def _thread_counts() -> Iterator[None]:
     """Puts back what a test set for the whole process."""

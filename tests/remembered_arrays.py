@@ -6,10 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tvm_attention import Kernel, load, reference
 from tvm_attention.workload import AttentionWorkload
 
+torch = pytest.importorskip("torch")
+
+Wrap = Callable[[Any], Any]
+KINDS = [pytest.param(np.asarray, id="numpy"), pytest.param(torch.from_numpy, id="torch")]
 SHAPE = (2, 4, 12, 24)
 
 
@@ -18,7 +23,7 @@ def kernel_for(**features: Any) -> Kernel:
     return load(AttentionWorkload(head_dim=16, value_dim=24, **sizes, **features))
 
 
-def nothing(wrap: Callable[[Any], Any], shape: tuple[int, ...] = SHAPE) -> Any:
+def nothing(wrap: Wrap, shape: tuple[int, ...] = SHAPE) -> Any:
     return wrap(np.full(shape, np.nan, np.float32))
 
 
@@ -32,7 +37,7 @@ class Memory:
 
     SHAPES = ((2, 4, 12, 16), (2, 4, 20, 16), (2, 4, 20, 24), (2, 4, 12, 20), SHAPE)
 
-    def __init__(self, wrap: Callable[[Any], Any]) -> None:
+    def __init__(self, wrap: Wrap) -> None:
         self.numbers = np.random.default_rng(0).standard_normal(40000).astype(np.float32)
         self.wrap = wrap
 

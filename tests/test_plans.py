@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from attention_cases import Array, assert_right, query_key_value
+from remembered_arrays import KINDS, Wrap
 from repeated_calls import is_remembered, no_checks
 from test_functional_processes import in_threads
 
@@ -23,16 +23,7 @@ from tvm_attention.remembered import RememberedCalls
 from tvm_attention.workload import AttentionWorkload
 
 torch = pytest.importorskip("torch")
-
-Wrap = Callable[[Any], Any]
-KINDS = [pytest.param(np.asarray, id="numpy"), pytest.param(torch.from_numpy, id="torch")]
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    functional.forget_calls()
-    yield
-    functional.forget_calls()
+pytestmark = pytest.mark.usefixtures("no_calls_remembered")
 
 
 def test_this_machine_remembers_both_kinds() -> None:

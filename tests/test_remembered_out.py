@@ -5,29 +5,20 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from attention_cases import query_key_value
-from remembered_arrays import SHAPE, assert_attended, kernel_for, nothing
+from remembered_arrays import KINDS, SHAPE, Wrap, assert_attended, kernel_for, nothing
 from repeated_calls import is_remembered, no_checks
 from test_functional_processes import in_threads
 
 from tvm_attention import attention, functional
 
 torch = pytest.importorskip("torch")
-
-Wrap = Callable[[Any], Any]
-KINDS = [pytest.param(np.asarray, id="numpy"), pytest.param(torch.from_numpy, id="torch")]
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    functional.forget_calls()
-    yield
-    functional.forget_calls()
+pytestmark = pytest.mark.usefixtures("no_calls_remembered")
 
 
 @pytest.mark.parametrize("wrap", KINDS)

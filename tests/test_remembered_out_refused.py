@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from attention_cases import query_key_value
-from remembered_arrays import SHAPE, Memory, assert_attended, kernel_for, nothing
+from remembered_arrays import KINDS, SHAPE, Memory, Wrap, assert_attended, kernel_for, nothing
 from repeated_calls import is_remembered, no_checks
 
-from tvm_attention import UnsupportedError, attention, functional
+from tvm_attention import UnsupportedError, attention
 
 torch = pytest.importorskip("torch")
-
-Wrap = Callable[[Any], Any]
-KINDS = [pytest.param(np.asarray, id="numpy"), pytest.param(torch.from_numpy, id="torch")]
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    functional.forget_calls()
-    yield
-    functional.forget_calls()
+pytestmark = pytest.mark.usefixtures("no_calls_remembered")
 
 
 @pytest.fixture(params=[1, 2], ids=["once", "twice"])

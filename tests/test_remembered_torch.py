@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,8 @@ from repeated_calls import is_remembered, no_checks
 from tvm_attention import UnsupportedError, functional, scaled_dot_product_attention
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("no_calls_remembered")
 Tensors = list[Any]
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    functional.forget_calls()
-    yield
-    functional.forget_calls()
 
 
 @pytest.fixture(params=[1, 2], ids=["once", "twice"])

@@ -18,9 +18,10 @@ from tvm_attention.compute.operand import as_float32
 from tvm_attention.compute.pieces import as_number, bits, rounded
 from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
 from tvm_attention.compute.repair import Element, repaired
-from tvm_attention.compute.scores import modified, weight
+from tvm_attention.compute.scores import modified
 from tvm_attention.compute.split_kv import weighted_values
 from tvm_attention.compute.split_merge import merged
+from tvm_attention.compute.split_weights import split_weights
 from tvm_attention.compute.splits import Places, SplitKVTiles
 
 KEYS, COLUMNS = 32, 16  # of a step of the loops over keys; of a tile
@@ -30,29 +31,11 @@ TILE_ROW = 64  # bytes
 def matrix_decode(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
     """Stages QS, (QL, QM, QF, QI, QD,) QB, DOT, (DF,) S, SM, ML, M, P, LL, L, (PW or OI,) OT, PART, then
     those of a merge (tvm_attention.compute.split_merge)."""
-    rows, places = tiles.rows, Places(p, tiles)
+    places = Places(p, tiles)
     vectors = ceil_div(ceil_div(p["key_length"], KEYS), p["splits"])
     outer = (p["batch"], p.kv_heads, p["splits"])
     SM = _scores(p, tiles, places, outer, vectors)
-    jm, js = (te.reduce_axis((0, vectors), n) for n in ("jm", "js"))
-    xm, xs = (te.reduce_axis((0, KEYS), n) for n in ("xm", "xs"))
-    ML = te.compute(
-        (*outer, rows, KEYS), lambda *i: te.max(SM(*i[:-1], jm, i[-1]), axis=jm), name="ML"
-    )
-    M = te.compute((*outer, rows), lambda *i: te.max(ML(*i, xm), axis=xm), name="M")
-    P = te.compute(
-        (*outer, rows, vectors, KEYS),
-        lambda b, h, sp, r, jo, ji: tirx.Select(
-            places.in_range(b, sp, jo, ji),
-            weight(p, SM[b, h, sp, r, jo, ji], M[b, h, sp, r]),
-            float32(0.0),
-        ),
-        name="P",
-    )
-    LL = te.compute(
-        (*outer, rows, KEYS), lambda *i: te.sum(P(*i[:-1], js, i[-1]), axis=js), name="LL"
-    )
-    L = te.compute((*outer, rows), lambda *i: te.sum(LL(*i, xs), axis=xs), name="L")
+    M, P, L = split_weights(p, places, outer, SM)
     of_values = weighted_values if tiles.integer else _values
     values = of_values(p, tiles, places, outer, vectors, P)
     return p.function(merged(p, tiles, outer, M, L, values))

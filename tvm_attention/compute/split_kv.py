@@ -16,8 +16,9 @@ from tvm_attention.compute.digit_pairs import pair_scores
 from tvm_attention.compute.digits import digit_scores
 from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
 from tvm_attention.compute.repair import Element, repaired
-from tvm_attention.compute.scores import modified, weight
+from tvm_attention.compute.scores import modified
 from tvm_attention.compute.split_merge import merged
+from tvm_attention.compute.split_weights import split_weights
 from tvm_attention.compute.splits import Places, SplitKVTiles
 
 # Weights that become float16 numbers are of 2**15 at most, not of one: those of 2**-29 of the largest have
@@ -28,42 +29,11 @@ _LARGEST_HALF = 15.0
 def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
     """Stages QS, (QL, QM, QF, QI, QD,) DOT, (DF,) DS or T<n> (halving tree), S, SM, ML, M, P, LL, L, (PH,)
     OI, OT, PART, then MM, W, LS, N, OS, OG."""
-    rows, V = tiles.rows, tiles.lanes
-    vectors = ceil_div(ceil_div(p["key_length"], V), p["splits"])  # of a split, at most
+    vectors = ceil_div(ceil_div(p["key_length"], tiles.lanes), p["splits"])  # of a split, at most
     outer = (p["batch"], p.kv_heads, p["splits"])
     places = Places(p, tiles)
     SM = _scores(p, tiles, places, outer, vectors)
-    jm, js = (te.reduce_axis((0, vectors), n) for n in ("jm", "js"))
-    xm, xs = (te.reduce_axis((0, V), n) for n in ("xm", "xs"))
-    ML = te.compute(
-        (*outer, rows, V),
-        lambda b, h, sp, r, x: te.max(SM[b, h, sp, r, jm, x], axis=jm),
-        name="ML",
-    )
-
-    def top(b: Any, h: Any, sp: Any, r: Any) -> Any:
-        highest = ML[b, h, sp, r, xm]
-        return te.max(highest - float32(_LARGEST_HALF) if tiles.halves else highest, axis=xm)
-
-    M = te.compute((*outer, rows), top, name="M")
-
-    P = te.compute(
-        (*outer, rows, vectors, V),
-        lambda b, h, sp, r, jo, ji: tirx.Select(
-            places.in_range(b, sp, jo, ji),
-            weight(p, SM[b, h, sp, r, jo, ji], M[b, h, sp, r]),
-            float32(0.0),
-        ),
-        name="P",
-    )
-    LL = te.compute(
-        (*outer, rows, V),
-        lambda b, h, sp, r, x: te.sum(P[b, h, sp, r, js, x], axis=js),
-        name="LL",
-    )
-    L = te.compute(
-        (*outer, rows), lambda b, h, sp, r: te.sum(LL[b, h, sp, r, xs], axis=xs), name="L"
-    )
+    M, P, L = split_weights(p, places, outer, SM, _LARGEST_HALF if tiles.halves else 0.0)
     values = weighted_values(p, tiles, places, outer, vectors, P)
     return p.function(merged(p, tiles, outer, M, L, values))
 

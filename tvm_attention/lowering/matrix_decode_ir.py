@@ -7,6 +7,7 @@ Where scores have more columns than a tile (digits of eight rows), those beyond 
 from __future__ import annotations
 
 from tvm_attention.compute.matrix_decode import COLUMNS, KEYS, TILE_ROW
+from tvm_attention.lowering.matrix_ir import session
 
 ROWS = 16  # of a tile
 TILE = ROWS * TILE_ROW  # bytes
@@ -28,20 +29,7 @@ def session_ir(rows: int, columns: int) -> str:
     data = [1, 0] + [0] * 14  # palette, first row; reserved
     data += [byte for _, width in sizes for byte in (width, 0)] + [0] * 16
     data += [height for height, _ in sizes] + [0] * 8
-    listed = ", ".join(f"i8 {b}" for b in data)
-    return f"""
-@tvm_attention_decode_tiles = private unnamed_addr constant [64 x i8] [{listed}], align 64
-declare void @llvm.x86.ldtilecfg(ptr)
-declare void @llvm.x86.tilerelease()
-define i32 @{BEGIN}() alwaysinline {{
-  call void @llvm.x86.ldtilecfg(ptr @tvm_attention_decode_tiles)
-  ret i32 0
-}}
-define i32 @{END}() alwaysinline {{
-  call void @llvm.x86.tilerelease()
-  ret i32 0
-}}
-"""
+    return session("tvm_attention_decode_tiles", data, BEGIN, END)
 
 
 def queries_name(columns: int) -> str:

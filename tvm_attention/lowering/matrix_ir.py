@@ -35,24 +35,28 @@ def session_ir() -> str:
     """Functions that configure the tile registers for a task and release them, and one that fills rows
     of a tile of scores, from the first that is no key on, with minus infinity."""
     sizes = [1, 0] + [0] * 14  # palette, first row; reserved
-    sizes += [b for _ in range(8) for b in (ROW_BYTES, 0)] + [
-        0
-    ] * 16  # bytes of a row, 16 bits each
+    sizes += [b for _ in range(8) for b in (ROW_BYTES, 0)]  # bytes of a row, 16 bits each
+    sizes += [0] * 16
     sizes += [ROWS] * 8 + [0] * 8
-    data = ", ".join(f"i8 {b}" for b in sizes)
+    return session("tvm_attention_matrix_tiles", sizes, BEGIN, END) + fill_ir("noinline")
+
+
+def session(name: str, tiles: list[int], begin: str, end: str) -> str:
+    """Functions that set the tiles' sizes, of these bytes, and give the unit back."""
+    data = ", ".join(f"i8 {b}" for b in tiles)
     return f"""
-@tvm_attention_matrix_tiles = private unnamed_addr constant [64 x i8] [{data}], align 64
+@{name} = private unnamed_addr constant [64 x i8] [{data}], align 64
 declare void @llvm.x86.ldtilecfg(ptr)
 declare void @llvm.x86.tilerelease()
-define i32 @{BEGIN}() alwaysinline {{
-  call void @llvm.x86.ldtilecfg(ptr @tvm_attention_matrix_tiles)
+define i32 @{begin}() alwaysinline {{
+  call void @llvm.x86.ldtilecfg(ptr @{name})
   ret i32 0
 }}
-define i32 @{END}() alwaysinline {{
+define i32 @{end}() alwaysinline {{
   call void @llvm.x86.tilerelease()
   ret i32 0
 }}
-{fill_ir("noinline")}"""
+"""
 
 
 def fill_ir(inlining: str) -> str:
