@@ -1,16 +1,13 @@
-"""Lowered kernels: tasks dealt out to any number of threads, scratch memory, register tiles."""
+"""Lowered kernels: tasks dealt out to any number of threads, scratch memory."""
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
 from itertools import product
 
 import numpy as np
 import pytest
 from attention_cases import assert_right, inputs, kernel_of, poisoned
 from attention_variants import (
-    MATRIX,
     PREFILL,
     VARIANTS,
     decode_candidate,
@@ -20,10 +17,9 @@ from attention_variants import (
 )
 
 from tvm_attention.arrays import NumPyArrays
-from tvm_attention.compiler import build_module
 from tvm_attention.kernel import Kernel
 from tvm_attention.schedules import Candidate
-from tvm_attention.target import HardwareTarget, detect_target, named_target
+from tvm_attention.target import detect_target
 from tvm_attention.workload import AttentionWorkload
 
 
@@ -136,73 +132,3 @@ def test_workspace_grows_with_the_keys_alone(name: str) -> None:
     # Copies of keys and values, and a vector or two that all workers share.
     copies = 2 * 8 * 32768 * 64 * 4 if name.endswith("packed") else 0
     assert copies <= needed <= copies + 1024
-
-
-LABEL = re.compile(r"(\.L\w+):")
-JUMP = re.compile(r"j\w+\s+(\.L\w+)$")
-MULTIPLY_ADD = re.compile(r"vfn?madd\w*ps\s.*%([xyz]mm\d+)$")
-STORE = re.compile(r"v?mov\w*\s+%[^()]*,\s*[^%]*\(")
-
-
-def innermost_loops(assembly: str) -> list[list[str]]:
-    """The instructions between a label and a jump back to it, where no other such pair is inside."""
-    lines = [line.split("#")[0].strip() for line in assembly.splitlines()]
-    labels = {m[1]: n for n, line in enumerate(lines) if (m := LABEL.match(line))}
-    jumps = ((n, JUMP.match(line)) for n, line in enumerate(lines))
-    loops = [(labels[m[1]], n) for n, m in jumps if m and labels.get(m[1], n + 1) <= n]
-    inner = [
-        (a, b) for a, b in loops
-        if not any((c, d) != (a, b) and a <= c and d <= b for c, d in loops)
-    ]  # fmt: skip
-    return [lines[a : b + 1] for a, b in inner]
-
-
-def accumulators(loop: list[str]) -> int:
-    """Different registers that a loop's multiply-adds add to, none of them stored in the loop."""
-    if any(STORE.match(line) for line in loop):
-        return 0
-    return len({m[1] for line in loop if (m := MULTIPLY_ADD.match(line))})
-
-
-def product_tiles(
-    target: HardwareTarget, name: str
-) -> tuple[AttentionWorkload, Candidate, set[int]]:
-    """A case with products of many steps, and the accumulators of its two register tiles."""
-    if name == "split_kv":
-        case = AttentionWorkload(head_dim=512, query_heads=4, kv_heads=1, query_length=1)
-        candidate = decode_candidate(4)
-        tiles = {candidate["score_keys"] * 4}
-        if (
-            lanes_of(target) > 8
-        ):  # LLVM unrolls fewer steps of the value tile, into a loop that stores
-            tiles.add(candidate["value_rows"] * candidate["value_vectors"])
-        return case, candidate, tiles
-    candidate = prefill_candidate(name, lanes_of(target), 256)
-    tiles = {candidate[f"{x}_rows"] * candidate[f"{x}_vectors"] for x in ("score", "value")}
-    return AttentionWorkload(head_dim=256), candidate, tiles
-
-
-@lru_cache
-def tile_loops(level: str, name: str) -> tuple[list[int], set[int]]:
-    target = named_target(level)
-    case, candidate, tiles = product_tiles(target, name)
-    assembly = build_module(case, target, candidate).mod.inspect_source("asm")
-    return [accumulators(loop) for loop in innermost_loops(assembly)], tiles
-
-
-@pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
-@pytest.mark.parametrize("name", [n for n in VARIANTS if n not in MATRIX])
-def test_register_tiles_stay_in_registers(name: str, level: str) -> None:
-    """No hot loop stores anything: one that spills, or keeps its accumulators in memory, would."""
-    found, tiles = tile_loops(level, name)
-    for tile in tiles:
-        assert tile in found, f"no loop of {tile} accumulators without stores: {sorted(found)}"
-
-
-def test_a_spilling_loop_is_seen() -> None:
-    loop = [".LBB0_1:", "vfmadd231ps (%rax), %ymm1, %ymm2", "jne .LBB0_1"]
-    assert accumulators(loop) == 1
-    for store in ("vmovups %ymm2, 64(%rsp)", "vmovaps\t%zmm2, (%r13,%rax)"):
-        assert accumulators([*loop[:2], store, loop[2]]) == 0
-    assert accumulators([*loop[:2], "vmovups (%rsp), %ymm3", loop[2]]) == 1
-    assert innermost_loops("\n".join([".LBB0_0:", *loop, "jmp .LBB0_0"])) == [loop]

@@ -28,10 +28,17 @@ def running(p: Problem, tiles: KeyBlockTiles, strips: int) -> tirx.PrimFunc:
     P, L = _weights(p, tiles, at, SC, RM)
     value = value_columns(p, tiles.pack_value, width, only_finite=p.workload.masks)
     j3 = te.reduce_axis((0, at.keys), "j3")
-    OT = te.compute(  # the last tile of rows stands for L; its loop over keys is lowered to no iteration
+
+    def column(c: Any) -> Any:
+        """The last tile of rows stands for L; its loop over keys is lowered to no iteration. Clamped as a tile:
+        rows clamped one by one would each have an address of its own in the innermost loop."""
+        tile = tirx.min(tirx.floordiv(c, width), columns // width - 1)
+        return tile * width + tirx.floormod(c, width)
+
+    OT = te.compute(
         (*outer, count, columns + width, at.block),
         lambda b, h, qb, s, kb, c, i: te.sum(
-            value(b, tirx.truncdiv(h, p["group"]), kb * at.keys + j3, tirx.min(c, columns - 1))
+            value(b, tirx.truncdiv(h, p["group"]), kb * at.keys + j3, column(c))
             * P[b, h, qb, s, kb, j3, i],
             axis=j3,
         ),
