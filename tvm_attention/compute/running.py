@@ -30,8 +30,8 @@ def running(p: Problem, tiles: KeyBlockTiles, strips: int) -> tirx.PrimFunc:
     j3 = te.reduce_axis((0, at.keys), "j3")
 
     def column(c: Any) -> Any:
-        """The last tile of rows stands for L; its loop over keys is lowered to no iteration. Clamped as a tile:
-        rows clamped one by one would each have an address of its own in the innermost loop."""
+        """The last tile of rows stands for L, and its loop over keys is lowered to no iteration. Clamped as
+        a tile: rows clamped one by one would each have an address of its own in the innermost loop."""
         tile = tirx.min(tirx.floordiv(c, width), columns // width - 1)
         return tile * width + tirx.floormod(c, width)
 

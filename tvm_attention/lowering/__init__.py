@@ -17,7 +17,7 @@ from tvm_attention.compute import Bounds
 from tvm_attention.lowering.bfmmla import Bfmmla
 from tvm_attention.lowering.carrying import carry
 from tvm_attention.lowering.convention import Outputs, pointer_function
-from tvm_attention.lowering.distribution import distribute
+from tvm_attention.lowering.distribution import distribute, with_counters
 from tvm_attention.lowering.dots import Dots
 from tvm_attention.lowering.elements import by_element
 from tvm_attention.lowering.finishing import finish
@@ -98,7 +98,7 @@ def lower(
     dots = Dots()
     decode = MatrixDecode({n: symbols[f"{n}_row_stride"] for n in ("key", "value")})
     body = decode.rewrite(by_lanes(by_halves(dots.rewrite(body))))
-    body = distribute(tiles_on_stack(with_prefetches(body)), symbols, workload)
+    body = tiles_on_stack(distribute(with_prefetches(body), symbols, workload))
     shared: list[Any] = []
     rest = statements(take_allocations(body, shared))
     workspace = tirx.Var("workspace_address", "int64")
@@ -109,7 +109,8 @@ def lower(
     if parts is not None:
         prologue += [tiles_on_stack(s) for s in parts.bound()]
     stmts = [*prologue, *rest]
-    tiles = pair_tiles.linked(transposition.linked(dots.linked(sequence(stmts))))
+    counted = with_counters(sequence(stmts))
+    tiles = pair_tiles.linked(transposition.linked(dots.linked(counted)))
     linked = matrix_unit.linked(decode.linked(tiles))
     main = pointer_function(blocks, linked, workspace, symbols, workload, outputs)
     # Bodies for different numbers of vectors share their loop variables until here.

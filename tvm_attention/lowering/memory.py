@@ -106,6 +106,8 @@ def _take_large(stmt: Any, taken: list[Any]) -> Any:
     if isinstance(stmt, tirx.IfThenElse):
         other = None if stmt.else_case is None else _take_large(stmt.else_case, taken)
         return tirx.IfThenElse(stmt.condition, _take_large(stmt.then_case, taken), other)
+    if isinstance(stmt, tirx.While):
+        return tirx.While(stmt.condition, _take_large(stmt.body, taken))
     if not isinstance(stmt, tirx.AllocBuffer):
         return stmt
     if stmt.buffer.scope() == "local":

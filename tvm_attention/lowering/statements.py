@@ -36,6 +36,8 @@ def inside(stmt: Any, rewrite: Callable[[Any], Any]) -> Any:
     if isinstance(stmt, tirx.IfThenElse):
         other = None if stmt.else_case is None else rewrite(stmt.else_case)
         return tirx.IfThenElse(stmt.condition, rewrite(stmt.then_case), other)
+    if isinstance(stmt, tirx.While):
+        return tirx.While(stmt.condition, rewrite(stmt.body))
     return stmt
 
 
