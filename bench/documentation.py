@@ -41,12 +41,12 @@ _ROLE = re.compile(r":(?:func|class|meth|attr|mod):(?=<code>)")
 def on_page_markdown(written: str, /, **_: object) -> str:
     """Puts a file of the repository where a line is {{ file NAME }}, the table of NAME.json where it is
     {{ results NAME }}, its pictures for {{ pictures NAME }}, all suites that were measured for
-    {{ suites }}, a study's picture and tables for {{ study NAME }}, and what a peer computed faster for
-    {{ losses }}."""
+    {{ suites }}, those of a folder of another machine's for {{ suites FOLDER }}, a study's picture and
+    tables for {{ study NAME }}, and what a peer computed faster for {{ losses }}."""
     text = re.sub(r"^{{ file (\S+) }}$", lambda m: _file(m[1]), written, flags=re.M)
     text = re.sub(r"^{{ results (\S+) }}$", lambda m: _table(m[1]), text, flags=re.M)
     text = re.sub(r"^{{ pictures (\S+) }}$", lambda m: pictures(m[1]), text, flags=re.M)
-    text = re.sub(r"^{{ suites }}$", lambda _: suites(), text, flags=re.M)
+    text = re.sub(r"^{{ suites(?: (\S+))? }}$", lambda m: suites(m[1]), text, flags=re.M)
     text = re.sub(r"^{{ study (\S+) }}$", lambda m: study(m[1]), text, flags=re.M)
     return re.sub(r"^{{ losses }}$", lambda _: losses(), text, flags=re.M)
 
@@ -56,13 +56,19 @@ def on_page_content(html: str, **_: object) -> str:
     return _ROLE.sub("", html)
 
 
-def suites() -> str:
+def suites(folder: str | None = None) -> str:
     """A section with pictures and the table of each suite that there are results of."""
+    behind = f", {folder}" if folder else ""  # a heading is a place to link to
     return "\n".join(
-        f"### {heading}\n\n{pictures(name)}\n\n{_table(name)}"
-        for name, heading in SUITES.items()
-        if _path(name).is_file()
+        f"### {SUITES[Path(name).name]}{behind}\n\n{pictures(name)}\n\n{_table(name)}"
+        for name in _measured(folder)
     )
+
+
+def _measured(folder: str | None) -> list[str]:
+    """Suites with results, by their path below those."""
+    names = [f"{folder}/{name}" if folder else name for name in SUITES]
+    return [name for name in names if _path(name).is_file()]
 
 
 def study(name: str) -> str:
@@ -88,8 +94,13 @@ def _picture(svg: str) -> str:
 
 def losses() -> str:
     """A Markdown list of what a peer computed faster, with the peer's time over ours."""
-    measured = [name for name in SUITES if _path(name).is_file()]
-    alone = list(dict.fromkeys(f"{x}, alone" for name in measured for x in _losses(name)))
+    alone = list(dict.fromkeys(f"{x}, alone" for name in _measured(None) for x in _losses(name)))
+    alone += [
+        f"{line}, alone, on {folder.name}"
+        for folder in sorted(x for x in RESULTS.iterdir() if x.is_dir())
+        for name in _measured(folder.name)
+        for line in _losses(name)
+    ]
     mixed = [f"{line}, in a torch program" for line in _losses(MIXED)]
     others = [line for name, rows in OTHERS.items() for line in _losses_to_torch(name, rows)]
     models = [*_losses_of_a_model(), *_losses_of_families()]

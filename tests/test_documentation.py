@@ -167,7 +167,27 @@ def test_results_and_losses_are_put_in() -> None:
     assert "| generate | 2048 |" in page
     assert "| attention: plain |" in page
     for line in documentation.losses().splitlines():
-        assert re.fullmatch(r"- .*: [\w.-]+, 0\.\d\d(, (alone|in a torch program))?", line), line
+        where = r"(, (alone|in a torch program))?(, on \w+)?"
+        assert re.fullmatch(r"- .*: [\w.-]+, 0\.\d\d" + where, line), line
+
+
+def test_suites_of_another_machine_are_put_in_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = json.loads((ROOT / "bench" / "results" / "decode.json").read_text())
+    slow = result["workloads"][0]["measured"]["torch"]["ratio"]
+    slow.update(median=0.5)
+    for name in ("options", "generate", "core-mixed"):
+        shutil.copy(ROOT / "bench" / "results" / f"{name}.json", tmp_path)
+    (tmp_path / "zen9").mkdir()
+    (tmp_path / "zen9" / "decode.json").write_text(json.dumps(result))
+    monkeypatch.setattr(documentation, "RESULTS", tmp_path)
+    assert documentation.suites() == ""
+    page = documentation.on_page_markdown("{{ suites zen9 }}\n")
+    assert page.startswith("### Decoding, zen9\n")
+    assert f"| {result['workloads'][0]['name']} (" in page
+    first = documentation.losses().splitlines()[0]
+    assert first.endswith(": torch, 0.50, alone, on zen9")
 
 
 def test_families_are_put_in_once_they_are_measured(
