@@ -18,8 +18,10 @@ from tvm.sym import Analyzer
 from tvm_attention.lowering import lower
 from tvm_attention.lowering.parts import Parts
 from tvm_attention.lowering.statements import (
+    at,
     inside,
     load_of,
+    rebuilt,
     sequence,
     statements,
     substituted,
@@ -99,13 +101,27 @@ def _parts(parts: Parts, known: Mapping[Any, Any]) -> dict[Any, Any]:
 def _one_task(
     loop: Any, w: AttentionWorkload, threads: int, blocks: QueryBlocks | None
 ) -> tuple[Any, Region]:
-    """One worker's one task in place of its loop over tasks."""
-    zero = {loop.loop_var: tirx.const(0, "int32")}
-    *buffers, steps = statements(substituted(loop.body, zero))
-    tasks = int(Analyzer().simplify(steps.extent))
+    """One worker's one task in place of its loops over workers and their tasks (lowering.distribution)."""
+    *buffers, workers = statements(at(loop.body, {loop.loop_var: 0}))
+    dealt, *_, own = statements(at(workers.body, {workers.loop_var: 0}))
     number = 0 if blocks is None else blocks.modelled
-    one = substituted(steps.body, {steps.loop_var: tirx.const(number, "int32")})
-    body = without_repairs(sequence([*buffers, *statements(one)]))
+
+    def known(expression: Any) -> Any:
+        """The first worker's task of this number, where an expression asks which is dealt out."""
+        loaded = getattr(expression, "source", None)
+        if loaded is None or not loaded.same_as(dealt.buffer):
+            return None
+        return tirx.const((0, number)[int(expression.indices[0])], "int32")
+
+    tasks = int(Analyzer().simplify(rebuilt(own.condition.b, known)))
+    *steps, _next = statements(own.body)
+    one = [
+        tirx.BufferStore(s.buffer, rebuilt(s.value, known), s.indices)
+        if isinstance(s, tirx.BufferStore)
+        else s
+        for s in steps
+    ]
+    body = without_repairs(sequence([*buffers, *one]))
     if blocks is None:
         region = Region(body, -(-tasks // threads), tasks)
     else:
