@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from attention_cases import Array, query_key_value
+from remembered_arrays import KINDS, Wrap
 from repeated_calls import is_remembered, no_checks
 
 from tvm_attention import attention, load, reference, scaled_dot_product_attention
@@ -16,8 +16,6 @@ from tvm_attention.workload import AttentionWorkload
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("no_calls_remembered")
 
-Wrap = Callable[[Any], Any]
-KINDS = [pytest.param(np.asarray, id="numpy"), pytest.param(torch.from_numpy, id="torch")]
 # Each that a mask may have for scores (2, 4, 12, 20).
 SHAPES = [(2, 1, 1, 20), (20,), (12, 20), (1, 4, 12, 1), (2, 4, 12, 20)]
 

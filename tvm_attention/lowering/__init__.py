@@ -108,8 +108,7 @@ def lower(
         rest, size = [workers], size + own
     if parts is not None:
         prologue += [tiles_on_stack(s) for s in parts.bound()]
-    stmts = [*prologue, *rest]
-    counted = with_counters(sequence(stmts))
+    counted = with_counters(sequence([*prologue, *rest]))
     tiles = pair_tiles.linked(transposition.linked(dots.linked(counted)))
     linked = matrix_unit.linked(decode.linked(tiles))
     main = pointer_function(blocks, linked, workspace, symbols, workload, outputs)
