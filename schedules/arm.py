@@ -101,7 +101,8 @@ def machine_parameters(target: HardwareTarget) -> MachineParameters:
         core = replace(
             core,
             bfmmla="bf16" in has,
-            dot_products="dotprod" in has,
+            dot_run=4 if "dotprod" in has else 0,
+            dot_sums="dotprod" in has,
             half_products="fp16fml" in has,
             pair_products="i8mm" in has,
         )

@@ -26,7 +26,7 @@ from tvm_attention.compute import (
 from tvm_attention.compute.matrix_decode import KEYS
 from tvm_attention.schedules.candidate import Candidate
 from tvm_attention.schedules.cpu_decode import schedule_split_kv
-from tvm_attention.schedules.cpu_decode_space import decode_rows, dividing_lanes
+from tvm_attention.schedules.cpu_decode_space import decode_rows, dividing_lanes, integer_lanes
 from tvm_attention.schedules.cpu_matrix import schedule_matrix
 from tvm_attention.schedules.cpu_matrix_decode import schedule_matrix_decode
 from tvm_attention.schedules.cpu_matrix_decode_space import matrix_decode_serves
@@ -109,14 +109,18 @@ def _build_matrix(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Can
 def _build_split_kv(p: Problem, w: AttentionWorkload, m: MachineParameters, c: Candidate) -> Any:
     rows = decode_rows(w)
     assert rows is not None
-    halves = dict(c.decisions).get("half_products", 0)
+    halves, integer = (dict(c.decisions).get(f"{n}_products", 0) for n in ("half", "integer"))
+    score_lanes = dividing_lanes(p.head_dim, m.lanes)
+    if halves or integer:
+        score_lanes = halves * m.lanes or integer_lanes(p.head_dim, m)
     tiles = SplitKVTiles(
         rows,
         m.lanes,
-        halves * m.lanes or dividing_lanes(p.head_dim, m.lanes),
+        score_lanes,
         dividing_lanes(p.value_dim, m.lanes),
         c["streams"],
-        dict(c.decisions).get("integer_products", 0),
+        integer,
+        m.dot_run == 2,
         halves,
     )
     return schedule_split_kv(split_kv(p, tiles), c, tiles)

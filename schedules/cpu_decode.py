@@ -15,8 +15,8 @@ from tvm_attention.schedules.repair import REPAIR, schedule_repair
 from tvm_attention.schedules.stages import place, present
 
 # Loops over the key vectors of a split: those that read keys become one, and so do those that read values.
-KEY_LOOPS = {"split_vectors": 1, "together": 1}
-VALUE_LOOPS = {"split_vectors": 1, "together": 2}
+KEY_LOOPS = {"split_vectors": 1, "together": 1, "whole_first": 1}
+VALUE_LOOPS = {"split_vectors": 1, "together": 2, "whole_first": 1}
 
 
 def schedule_split_kv(func: tirx.PrimFunc, c: Candidate, tiles: SplitKVTiles) -> Schedule:

@@ -6,7 +6,8 @@ from tvm_attention.schedules.candidate import Candidate, Choices
 from tvm_attention.schedules.machine import MachineParameters
 from tvm_attention.workload import AttentionWorkload
 
-DIGITS = 3  # of a query that is multiplied by int8 keys (tvm_attention.compute.digits)
+# Of a query that int8 keys are multiplied by (tvm_attention.compute.digits), by products that a lane adds up.
+DIGITS = {4: 3, 2: 2}
 
 
 def dividing_lanes(dim: int, lanes: int) -> int:
@@ -53,7 +54,8 @@ def split_kv_refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -
     sums, keys = rows * (halves or 1), c["score_keys"]
     if digits:
         # Two digits and two keys share a vector of sums.
-        sums, keys = (DIGITS * rows, keys) if digits == 1 else (-(-DIGITS * rows // 2), keys // 2)
+        sums = DIGITS[m.dot_run] * rows
+        sums, keys = (sums, keys) if digits == 1 else (-(-sums // 2), keys // 2)
     if not keys:
         return "score_keys=1: keys are multiplied in pairs"
     if not m.holds(sums, keys):
@@ -62,8 +64,15 @@ def split_kv_refusal(w: AttentionWorkload, m: MachineParameters, c: Candidate) -
 
 
 def integer_serves(workload: AttentionWorkload, machine: MachineParameters) -> bool:
-    """Whether decoding may multiply int8 keys as they are stored, sixteen numbers at a time."""
-    return machine.dot_products and workload.kv_dtype == "int8" and workload.head_dim % 16 == 0
+    """Whether decoding may multiply int8 keys as integers, by a vector of sums for each digit of a query."""
+    if not machine.dot_run or workload.kv_dtype != "int8":
+        return False
+    return integer_lanes(workload.head_dim, machine) >= min(4, machine.lanes)
+
+
+def integer_lanes(head_dim: int, machine: MachineParameters) -> int:
+    """Lanes of such sums."""
+    return dividing_lanes(head_dim, machine.lanes * machine.dot_run) // machine.dot_run
 
 
 def halves_serve(workload: AttentionWorkload, machine: MachineParameters) -> bool:

@@ -14,20 +14,22 @@ from tvm_attention.schedules.stages import place
 
 
 def single_digits(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) -> None:
-    """Lanes of int32 sums, each of four numbers (tvm_attention.lowering.dots), and the queries' digits."""
+    """Lanes of int32 sums, each of neighbours (tvm_attention.lowering.dots), and the queries' digits."""
     block = sch.get_sblock("DOT")
+    key_of = sch.get_loops(sch.get_sblock("DF"))[-3]
+    tile, floats = sch.split(key_of, [None, c["score_keys"]])
+    sch.set_scope(block, 0, "local")
+    sch.compute_at(block, tile, preserve_unit_loops=True)
     key, row, digit, lane, k, number = sch.get_loops(block)[-6:]
-    key_tile, key_in = sch.split(key, [None, c["score_keys"]])
-    sch.reorder(key_tile, k, key_in, row, digit, lane, number)
-    accumulator = sch.cache_write(block, 0, "local")
-    sch.reverse_compute_at(accumulator, key_tile, preserve_unit_loops=True)
-    *copy, copy_lane = sch.get_loops(accumulator)[-4:]
-    for loop in (*copy, key_in, row, digit):
+    sch.reorder(k, key, row, digit, lane, number)
+    for loop in (floats, key, row, digit):
         sch.unroll(loop)
-    sch.vectorize(copy_lane)
     vectorise_last(sch, sch.decompose_reduction(block, k), tiles.score_lanes)
     annotate(sch, lane, {"dot": 1})
     annotate(sch, k, {"dot_steps": 1})
+    if tiles.shuffled:
+        annotate(sch, tile, {"split_lanes": c["score_keys"]})
+        annotate(sch, k, {"if_split_lane": 1})
     queries_digits(sch, tiles, task)
 
 

@@ -8,7 +8,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 
 from tvm_attention.compute import SplitKVTiles
-from tvm_attention.compute.digits import DIGITS
+from tvm_attention.compute.digits import BYTES
 from tvm_attention.compute.matrix_decode import KEYS
 from tvm_attention.schedules.candidate import Candidate
 from tvm_attention.schedules.cpu_decode import (
@@ -28,7 +28,7 @@ def schedule_matrix_decode(func: tirx.PrimFunc, c: Candidate, tiles: SplitKVTile
     sch = Schedule(func, enable_check=False)
     b, _, task, _, part = sch.get_loops(sch.get_sblock("PART"))
     annotate(sch, b, {"task": 3})
-    columns = tiles.rows * (DIGITS if tiles.integer else 1)
+    columns = tiles.rows * (BYTES.count if tiles.integer else 1)
     annotate(sch, task, {"split": KEYS, "split_chunk": KEYS})
     annotate(sch, task, {"decode_task": tiles.rows, "decode_columns": columns})
     vector, lane = sch.split(part, [None, tiles.value_lanes])

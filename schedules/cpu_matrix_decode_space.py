@@ -58,7 +58,7 @@ def matrix_decode_serves(w: AttentionWorkload, m: MachineParameters) -> bool:
     assert w.value_dim is not None
     if w.kv_dtype == "int8":
         fits = w.head_dim % TILE_ROW == 0 and w.value_dim % m.lanes == 0
-        return m.matrix_integers and fits and rows * DIGITS <= 2 * COLUMNS
+        return m.matrix_integers and fits and rows * DIGITS[4] <= 2 * COLUMNS
     fits = w.head_dim % (TILE_ROW // 2) == 0 and w.value_dim % (TILE_ROW // 2) == 0
     stored = w.dtype == "bfloat16" and w.kv_dtype is None
     return m.matrix_unit and stored and fits and rows <= COLUMNS

@@ -13,7 +13,9 @@ class MachineParameters:
     element_operand: whether an FMA can take its scalar from a lane of a vector register; matrix_unit: whether
     it multiplies tiles of bfloat16 (AMX); exponent_instructions: whether instructions split a number at its
     floor and scale by powers of two (AVX-512's VREDUCEPS and VSCALEFPS); bfmmla: whether a vector instruction
-    multiplies small matrices of bfloat16; dot_products: whether one adds products of int8 to int32 sums;
+    multiplies small matrices of bfloat16; dot_run: how many
+    products of neighbours one adds up in a lane of int32: four of int8 (SDOT), two of int16 (VPMADDWD), none;
+    dot_sums: whether it adds them to sums at once (SDOT, VPDPWSSD);
     half_products: whether one adds products of float16 to float32 sums; pair_products: whether one multiplies
     pairs of rows of int8; matrix_integers: whether the matrix unit multiplies tiles of int8, too."""
 
@@ -27,7 +29,8 @@ class MachineParameters:
     matrix_unit: bool = False
     exponent_instructions: bool = False
     bfmmla: bool = False
-    dot_products: bool = False
+    dot_run: int = 0
+    dot_sums: bool = False
     half_products: bool = False
     pair_products: bool = False
     matrix_integers: bool = False

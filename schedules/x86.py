@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tvm_attention.schedules.candidate import Candidate
 from tvm_attention.schedules.cpu_decode_space import (
     decode_rows,
+    integer_serves,
     split_kv_serves,
 )
 from tvm_attention.schedules.cpu_matrix_decode_space import (
@@ -65,6 +66,7 @@ _KEYS = 192  # of a block
 def machine_parameters(target: HardwareTarget) -> MachineParameters:
     """The level's vector registers with the target's own cache sizes."""
     level = MACHINES[target.isa]
+    vnni = "avx512vnni" if level.lanes == 16 else "avxvnni"
     return MachineParameters(
         level.lanes,
         level.registers,
@@ -73,6 +75,8 @@ def machine_parameters(target: HardwareTarget) -> MachineParameters:
         target.l2 or level.l2,
         matrix_unit=target.features >= MATRIX_UNIT,
         exponent_instructions=level.exponent_instructions,
+        dot_run=2,
+        dot_sums=vnni in target.features,
         matrix_integers=target.features >= {*MATRIX_UNIT, "amx-int8"},
     )
 
@@ -197,11 +201,17 @@ def _default_split_kv(w: AttentionWorkload, machine: MachineParameters, rows: in
     )
     while vectors > 1 and (min(rows, 4) + 1) * vectors > room:
         vectors //= 2
+    integers = integer_serves(w, machine)
+    words = int(integers and rows == 1 and machine.dot_sums)
+    keys = 2 if 3 * rows < room else 1
+    if words or (integers and rows <= 4 and room > 16):
+        keys = 4  # numbers that are converted first come later
     decisions = {
-        "score_keys": 2 if 3 * rows < room else 1,
+        "score_keys": keys,
         "value_rows": min(rows, 4),
         "value_vectors": vectors,
         "streams": 4,
         "prefetch": 1,
+        **({"integer_products": words} if integers else {}),
     }
     return Candidate.of("split_kv", decisions)

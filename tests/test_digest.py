@@ -13,7 +13,7 @@ MATRIX_MACHINE = MachineParameters(
     16, 32, True, 32 << 10, 1 << 20, matrix_unit=True, matrix_integers=True
 )
 NARROW_MACHINE = MachineParameters(
-    4, 32, False, 32 << 10, 1 << 20, dot_products=True, half_products=True, pair_products=True
+    4, 32, False, 32 << 10, 1 << 20, dot_run=4, half_products=True, pair_products=True
 )
 KEY_BLOCKS = {
     "query_block": 32, "key_block": 96, "score_rows": 4, "score_vectors": 2, "value_rows": 4,

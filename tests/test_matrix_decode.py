@@ -252,4 +252,5 @@ def test_int8_keys_and_a_query_at_the_end(value: float) -> None:
 def test_the_space_knows_the_tiles() -> None:
     known = cpu_matrix_decode_space.COLUMNS, cpu_matrix_decode_space.TILE_ROW
     assert known == (COLUMNS, TILE_ROW)
-    assert cpu_decode_space.DIGITS == digits.DIGITS
+    known_digits = {d.run: d.count for d in (digits.BYTES, digits.WORDS)}
+    assert known_digits == cpu_decode_space.DIGITS

@@ -7,9 +7,10 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tvm_attention.compute.digits import BASE, DIGITS, digits_of
+from tvm_attention.compute.digits import BYTES, digits_of
 from tvm_attention.compute.problem import float32
 
+_DIGITS, _BASE = BYTES.count, BYTES.base
 DEPTH = 8  # numbers that one of two by two sums adds up
 
 
@@ -39,7 +40,7 @@ def pair_scores(
 
     def score(*index: Any) -> Any:
         *place, ji, row = index
-        first, second, third = (digit(place, ji, row * DIGITS + n) for n in range(DIGITS))
+        first, second, third = (digit(place, ji, row * _DIGITS + n) for n in range(_DIGITS))
         return first + (second + third)
 
     return score
@@ -49,12 +50,12 @@ def _pairs(QS: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
     """Stages QP, the digits in pairs, and QW, the weight of each, once for every key of a pair."""
     QD, QF = digits_of(QS)
     *heads, rows, depth = QS.shape
-    pairs = -(-DIGITS * int(rows) // 2)
+    pairs = -(-_DIGITS * int(rows) // 2)
 
     def place(pair: Any, i: Any) -> tuple[Any, Any]:
         """Row and digit; one that there is no row for is computed and not used."""
         number = pair * 2 + i
-        return tirx.min(tirx.truncdiv(number, DIGITS), rows - 1), tirx.truncmod(number, DIGITS)
+        return tirx.min(tirx.truncdiv(number, _DIGITS), rows - 1), tirx.truncmod(number, _DIGITS)
 
     QP = te.compute(
         (*heads, pairs, depth // DEPTH, 2, DEPTH),
@@ -64,7 +65,7 @@ def _pairs(QS: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
 
     def weight(b: Any, h: Any, g: Any, i: Any, j: Any) -> Any:
         row, n = place(g, i)
-        later = tirx.Select(n.equal(1), float32(1 / BASE), float32(1 / BASE**2))
+        later = tirx.Select(n.equal(1), float32(1 / _BASE), float32(1 / _BASE**2))
         return QF[b, h, row] * tirx.Select(n.equal(0), float32(1.0), later)
 
     return QP, te.compute((*heads, pairs, 2, 2), weight, name="QW")

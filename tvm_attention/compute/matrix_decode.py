@@ -13,7 +13,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tvm_attention.compute.digits import BASE, DIGITS, digits_of
+from tvm_attention.compute.digits import BYTES, digits_of
 from tvm_attention.compute.operand import as_float32
 from tvm_attention.compute.pieces import as_number, bits, rounded
 from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
@@ -26,6 +26,7 @@ from tvm_attention.compute.splits import Places, SplitKVTiles
 
 KEYS, COLUMNS = 32, 16  # of a step of the loops over keys; of a tile
 TILE_ROW = 64  # bytes
+_DIGITS, _BASE = BYTES.count, BYTES.base
 
 
 def matrix_decode(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
@@ -91,7 +92,7 @@ def _integers(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vecto
 
     QS = te.compute((p["batch"], p.kv_heads, tiles.rows, p.head_dim), query_at, name="QS")
     QD, QF = digits_of(QS)
-    columns = tiles.rows * DIGITS
+    columns = tiles.rows * _DIGITS
     QB = _right_operand(QD, columns, 4)
     d4, y = te.reduce_axis((0, p.head_dim // 4), "d4"), te.reduce_axis((0, 4), "y")
 
@@ -104,9 +105,9 @@ def _integers(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vecto
 
     def combined(b: Any, h: Any, sp: Any, jo: Any, r: Any, ji: Any) -> Any:
         first, second, third = (
-            tirx.Cast("float32", DOT[b, h, sp, jo, r * DIGITS + n, ji]) for n in range(DIGITS)
+            tirx.Cast("float32", DOT[b, h, sp, jo, r * _DIGITS + n, ji]) for n in range(_DIGITS)
         )
-        small = (third * float32(1 / BASE) + second) * float32(1 / BASE)
+        small = (third * float32(1 / _BASE) + second) * float32(1 / _BASE)
         return (first + small) * QF[b, h, r]
 
     DF = te.compute((*outer, vectors, tiles.rows, KEYS), combined, name="DF")
@@ -119,7 +120,7 @@ def _right_operand(Q: te.Tensor, columns: int, run: int) -> te.Tensor:
     batch, heads, depth = Q.shape[0], Q.shape[1], int(Q.shape[-1])
 
     def number(b: Any, h: Any, d: Any, n: Any, y: Any) -> Any:
-        row = (n,) if len(Q.shape) == 4 else (tirx.truncdiv(n, DIGITS), tirx.truncmod(n, DIGITS))
+        row = (n,) if len(Q.shape) == 4 else (tirx.truncdiv(n, _DIGITS), tirx.truncmod(n, _DIGITS))
         return Q(b, h, *row, d * run + y)
 
     return te.compute((batch, heads, depth // run, columns, run), number, name="QB")

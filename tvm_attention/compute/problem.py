@@ -16,6 +16,7 @@ from tvm_attention.workload import UNBOUNDED, AttentionWorkload
 # The score of nothing at all, to start a maximum from. Finite: the difference of two must not be NaN.
 LOWEST_SCORE = -3.4028234663852886e38
 LOG2_E = math.log2(math.e)
+LAST_KEY = "last_key"  # what keys are clamped to, a symbol that lowering replaces
 
 # How a machine computes 2**x: from the bits of float32 numbers, with instructions that split and scale by
 # powers of two, or by a unit of its own.
@@ -76,6 +77,7 @@ class Problem:
             else:
                 self.scalars[extra.name] = self._extra_scalar(extra.name, extra.dtype)
         self.bounds = Bounds(w, self.scalars, lambda i: self.buffers["ragged"][i])
+        self._last_key: Any = None
         self.kv_heads = tirx.floordiv(self["query_heads"], self["group"])
         kv_dtype = w.kv_dtype or w.dtype
         self._query, self._key, self._value = (
@@ -124,9 +126,15 @@ class Problem:
             return operand.at(base, batch, kv_head, row, column)
         return operand.at(tirx.const(0, "int64"), batch, kv_head, row, column)
 
+    def clamp_where_needed(self) -> None:
+        """Leave it to lowering (tvm_attention.lowering.narrowing) which keys are clamped."""
+        if self.fixed is None and not self.workload.paged:
+            self._last_key = te.var(LAST_KEY, "int32")
+
     def clamped(self, b: Any, key: Any) -> Any:
         """A key of the batch element, the last one beyond the end."""
-        return tirx.min(key, self.bounds.keys(b) - 1)
+        last = self.bounds.keys(b) - 1 if self._last_key is None else self._last_key
+        return tirx.min(key, last)
 
     def clamped_row(self, b: Any, row: Any) -> Any:
         """A query row of the batch element, the last one beyond the end."""
@@ -150,6 +158,8 @@ class Problem:
         symbols: list[Any] = []
         if self.fixed is None:
             symbols = [*self.scalars.values(), *(s for x in operands for s in x.strides)]
+        if self._last_key is not None:
+            symbols.append(self._last_key)
         return te.create_prim_func([*tensors, *symbols, out])
 
     def _place(self, name: str, b: Any, row: Any) -> tuple[Any, Any, Any]:

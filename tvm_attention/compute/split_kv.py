@@ -13,7 +13,7 @@ from typing import Any
 from tvm import te, tirx
 
 from tvm_attention.compute.digit_pairs import pair_scores
-from tvm_attention.compute.digits import digit_scores
+from tvm_attention.compute.digits import BYTES, WORDS, digit_scores
 from tvm_attention.compute.problem import LOWEST_SCORE, Problem, ceil_div, float32
 from tvm_attention.compute.repair import Element, repaired
 from tvm_attention.compute.scores import modified
@@ -29,6 +29,7 @@ _LARGEST_HALF = 15.0
 def split_kv(p: Problem, tiles: SplitKVTiles) -> tirx.PrimFunc:
     """Stages QS, (QL, QM, QF, QI, QD,) DOT, (DF,) DS or T<n> (halving tree), S, SM, ML, M, P, LL, L, (PH,)
     OI, OT, PART, then MM, W, LS, N, OS, OG."""
+    p.clamp_where_needed()
     vectors = ceil_div(ceil_div(p["key_length"], tiles.lanes), p["splits"])  # of a split, at most
     outer = (p["batch"], p.kv_heads, p["splits"])
     places = Places(p, tiles)
@@ -55,7 +56,9 @@ def _scores(p: Problem, tiles: SplitKVTiles, places: Places, outer: Any, vectors
     if tiles.integer == 2:
         product_of = pair_scores(QS, (*outer, vectors), V, key)
     elif tiles.integer:
-        product_of = _lanes_added(digit_scores(QS, (*outer, vectors, V), key), tiles)
+        digits = WORDS if tiles.words else BYTES
+        sums = digit_scores(QS, (*outer, vectors, V), key, digits, SV)
+        product_of = _lanes_added(sums, tiles)
     else:
         both = 2 if tiles.halves == 1 else 1  # halves of a vector that go to the same sums
         dd = te.reduce_axis((0, p.head_dim // (SV * both)), "dd")

@@ -15,9 +15,9 @@ class SplitKVTiles:
     """rows: query rows folded onto a key-value head (at least group x query length); lanes: keys of a
     score vector; score_lanes and value_lanes: lanes that divide the head and value dimension; streams:
     places of a split that are read at the same time; integer: 1 or 2 where int8
-    keys are multiplied as they are stored: by themselves, or in pairs; halves: 1 or 2
-    where float16 queries, keys, weights and values are (the products of two are exact in float32): how many
-    vectors of sums the products of a vector of keys go to."""
+    keys are multiplied as integers: by themselves, or in pairs; words: whether by digits of 16 bits, not of
+    8; halves: 1 or 2 where float16 queries, keys, weights and values are multiplied as they are stored (the
+    products of two are exact in float32): how many vectors of sums the products of a vector of keys go to."""
 
     rows: int
     lanes: int
@@ -25,6 +25,7 @@ class SplitKVTiles:
     value_lanes: int
     streams: int
     integer: int = 0
+    words: bool = False
     halves: int = 0
 
     @property

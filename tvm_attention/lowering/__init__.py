@@ -14,6 +14,7 @@ from tvm.s_tir import transform
 
 from tvm_attention.arguments import SCALARS
 from tvm_attention.compute import Bounds
+from tvm_attention.compute.problem import LAST_KEY
 from tvm_attention.lowering.bfmmla import Bfmmla
 from tvm_attention.lowering.carrying import carry
 from tvm_attention.lowering.convention import Outputs, pointer_function
@@ -88,7 +89,7 @@ def lower(
     transposition, pair_tiles = Transposition(strides, dtypes), PairTiles(strides)
     matrix_unit = Bfmmla() if bfmmla else MatrixUnit()
     scopes = Scopes(symbols, bounds, workload.ragged)
-    narrowing = Narrowing(scopes, transposition, pair_tiles, matrix_unit)
+    narrowing = Narrowing(scopes, transposition, pair_tiles, matrix_unit, symbols.get(LAST_KEY))
     fused = fuse(outputs.redirect(blocks.body))
     carried = carry(overwrite(fused) if outputs.grouped else fused, first_apart)
     whole, parts = cut(in_place(carried), symbols)

@@ -1,8 +1,8 @@
-"""Loops over products of int8 numbers become SDOT, which adds four of them to each of four int32 sums, or
-SMMLA, which adds eight to each of two by two.
+"""Loops over products of integers become SDOT, which adds four of int8 to each of four int32 sums; SMMLA,
+which adds eight to each of two by two; or VPMADDWD, which adds two of int16.
 
-A schedule annotates with ``dot`` the loop over the lanes of a sum; inside it is the loop over the four
-numbers of a lane, around one store ``sum[..., x] += int32(a[..., 4 x + y]) * int32(b[..., 4 x + y])``. It
+A schedule annotates with ``dot`` the loop over the lanes of a sum; inside it is the loop over the ``n``
+numbers of a lane, around one store ``sum[..., x] += int32(a[..., n x + y]) * int32(b[..., n x + y])``. It
 annotates with ``pairs`` the first of the loops over two rows of a, two of b, and eight numbers, around a
 store ``sum[..., i, j] += int32(a[..., i, y]) * int32(b[..., y])``, a's rows lying side by side. It
 annotates with ``dot_steps`` the loop around a tile of them: LLVM must not load what several steps need
@@ -17,7 +17,6 @@ import tvm
 from tvm import tirx
 
 from tvm_attention.compute.digit_pairs import DEPTH
-from tvm_attention.compute.digits import LANES, RUN
 from tvm_attention.lowering.statements import (
     inside,
     loads,
@@ -28,7 +27,13 @@ from tvm_attention.lowering.statements import (
     with_body,
 )
 
-_INSTRUCTION = "llvm.aarch64.neon.sdot"
+_OF_BYTES = "llvm.aarch64.neon.sdot"
+# LLVM makes of one, and of adding its result, VPDPWSSD where a processor has that.
+_OF_WORDS = {
+    4: "llvm.x86.sse2.pmadd.wd",
+    8: "llvm.x86.avx2.pmadd.wd",
+    16: "llvm.x86.avx512.pmaddw.d.512",
+}
 _OF_PAIRS = "llvm.aarch64.neon.smmla"
 _STEP = "tvm_attention_dot_step"
 _IR = f"""
@@ -70,14 +75,20 @@ class Dots:
 def _dot(lanes: Any) -> Any:
     run = lanes.body
     store = run.body
+    count, numbers = int(lanes.extent), int(run.extent)
     places = {lanes.loop_var: 0, run.loop_var: 0}
-    total = neighbours(tirx.BufferLoad(store.buffer, store.indices), places, LANES)
-    a, b = (
-        neighbours(load, places, LANES * RUN)
+    total = neighbours(tirx.BufferLoad(store.buffer, store.indices), places, count)
+    factors = [
+        neighbours(load, places, count * numbers)
         for load in loads(store.value)
         if not load.source.same_as(store.buffer)
-    )
-    value = tirx.call_llvm_pure_intrin(f"int32x{LANES}", _INSTRUCTION, total, a, b)
+    ]
+    dtype = f"int32x{count}"
+    if numbers == 2:
+        words = (tirx.Cast(f"int16x{2 * count}", x) for x in factors)
+        value = total + tirx.call_llvm_pure_intrin(dtype, _OF_WORDS[count], *words)
+    else:
+        value = tirx.call_llvm_pure_intrin(dtype, _OF_BYTES, total, *factors)
     return tirx.BufferStore(store.buffer, value, total.indices)
 
 

@@ -16,6 +16,7 @@ their extents are shortened to what is valid and, when causal, visible:
 ``key_blocks``   the same blocks, defining nothing
 ``block_keys``   keys of the current block, in units of the given number
 ``split_vectors``  key vectors of the current split
+``whole_first``  beside it: those all of whose lanes have keys are a loop of their own, which clamps none
 ``split_lanes``  lanes of such a vector, that many at a time
 ``if_split_lane``  not at all unless the first of them has a key
 ``query_strip``  strips of that many query rows within the task
@@ -49,10 +50,18 @@ from tvm_attention.lowering.overlapping import overlapped, split
 from tvm_attention.lowering.pair_tiles import PairTiles
 from tvm_attention.lowering.scopes import Scopes
 from tvm_attention.lowering.spans import Scope, Span
-from tvm_attention.lowering.statements import load_of, sequence, statements
+from tvm_attention.lowering.statements import (
+    load_of,
+    sequence,
+    statements,
+    substituted,
+    without_allocations,
+)
 from tvm_attention.lowering.strips import by_vectors
 from tvm_attention.lowering.transposition import Transposition
 from tvm_attention.lowering.unmasked_tiles import UnmaskedTile
+
+_MOST = 2**31 - 1  # clamps nothing
 
 
 class Narrowing:
@@ -64,8 +73,10 @@ class Narrowing:
         transposition: Transposition,
         pair_tiles: PairTiles,
         matrix_unit: MatrixUnit,
+        last_key: Any = None,
     ) -> None:
-        self._scopes = scopes
+        """``last_key``: the symbol for what keys are clamped to, if there is one."""
+        self._scopes, self._last_key = scopes, last_key
         self._transposition, self._pair_tiles = transposition, pair_tiles
         self._matrix_unit = matrix_unit
         self._flag: Any = None  # the last stored element of the stage FLAG
@@ -89,6 +100,8 @@ class Narrowing:
             return self._pair_tiles.rewrite(stmt, scope.rows.end, scope.keys_left)
         if "matrix_product" in notes:
             return self._matrix_unit.rewrite(stmt, scope)
+        if notes.pop("whole_first", None) is not None and self._last_key is not None:
+            return self._in_two(stmt, notes, scope)
         if "task" in notes:
             scope = replace(scope, batch=stmt.loop_var)
         guarded = notes.pop("if_nan", None) is not None
@@ -97,7 +110,8 @@ class Narrowing:
         has_key = None
         if notes.pop("if_split_lane", None) is not None:
             assert scope.split_keys is not None
-            has_key = scope.split_keys.has(scope.split_vector, scope.split_lane)
+            if not scope.split_whole:
+                has_key = scope.split_keys.has(scope.split_vector, scope.split_lane)
         span, scope = self._scopes.narrowed(stmt, notes, scope)
         body = self.rewrite(stmt.body, scope)
         ahead = None
@@ -111,6 +125,8 @@ class Narrowing:
             # Counted from zero: TVM makes all loops so, but misses the outer variable in inner bounds.
             variable, extent = tirx.Var(f"{variable.name}_from_zero", "int32"), span.count
             body = sequence([tirx.Bind(stmt.loop_var, variable + span.first), *statements(body)])
+        if "split" in stmt.annotations and self._last_key is not None:
+            body = substituted(body, {self._last_key: self._scopes.last_key(scope)})
         if notes.pop("matrix_task", None) is not None:
             body = sequence(self._matrix_unit.session(statements(body)))
         loop = tirx.For(variable, stmt.min, extent, stmt.kind, body, stmt.thread_binding, notes)
@@ -129,6 +145,23 @@ class Narrowing:
         if not guarded:
             return loop
         return tirx.IfThenElse(is_nan(self._flag), loop, None)
+
+    def _in_two(self, loop: Any, notes: dict[str, Any], scope: Scope) -> Any:
+        """A loop over vectors of keys: those whose lanes all have one, then the others."""
+        span, scope = self._scopes.narrowed(loop, notes, scope)
+        assert scope.split_keys is not None
+        whole = tirx.max(tirx.min(scope.split_keys.whole, span.end), 0)
+        first, later = (tirx.Var(f"{loop.loop_var.name}_{n}", "int32") for n in ("whole", "later"))
+        parts: list[Any] = []
+        both = without_allocations(loop.body, parts)
+        body = self.rewrite(both, replace(scope, split_whole=True))
+        body = substituted(body, {loop.loop_var: first, self._last_key: tirx.const(_MOST, "int32")})
+        parts.append(tirx.For(first, loop.min, whole, loop.kind, body, None, notes))
+        rest = [tirx.Bind(loop.loop_var, later + whole), *statements(self.rewrite(both, scope))]
+        notes = {k: v for k, v in notes.items() if k != "prefetch"}
+        left = span.end - whole
+        parts.append(tirx.For(later, loop.min, left, loop.kind, sequence(rest), None, notes))
+        return sequence(parts)
 
     def _sequence(self, stmts: list[Any], scope: Scope) -> list[Any]:
         tile = UnmaskedTile.of(stmts)

@@ -56,6 +56,10 @@ class Scopes:
             scope = replace(scope, last_tile=loop.loop_var.equal(loop.extent - 1))
         return self._by_units(loop, notes, span, scope)
 
+    def last_key(self, scope: Scope) -> Any:
+        """Of the batch element."""
+        return self._bounds.keys(scope.batch) - 1
+
     def _by_units(
         self, loop: Any, notes: dict[str, Any], span: Span, scope: Scope
     ) -> tuple[Span, Scope]:

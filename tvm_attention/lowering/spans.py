@@ -46,6 +46,12 @@ class SplitKeys:
     lanes: int
     chunk: int
 
+    @property
+    def whole(self) -> Any:
+        """How many vectors have a key in every lane, if there were as many."""
+        others = self.vectors * (self.lanes - self.chunk)
+        return tirx.floordiv(self.end - self.start - others, self.chunk)
+
     def has(self, vector: Any, lane: Any) -> Any:
         """Whether a lane of a vector has a key."""
         streams = self.lanes // self.chunk
@@ -66,6 +72,7 @@ class Scope:
     split_keys: SplitKeys | None = None
     split_vector: Any = None  # the current one
     split_lane: Any = None  # the first of the current ones
+    split_whole: bool = False  # whether all lanes of the current vector have keys
     first_row: Any = None
     key_block: tuple[Any, int] | None = None  # first key and size of the current block
     first_block: Any = None  # whether it is the task's first

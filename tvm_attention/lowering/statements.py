@@ -41,6 +41,16 @@ def inside(stmt: Any, rewrite: Callable[[Any], Any]) -> Any:
     return stmt
 
 
+def without_allocations(stmt: Any, taken: list[Any]) -> Any:
+    """The statement without the allocations in it, which ``taken`` gets: where it stands twice, they stand
+    before."""
+    if isinstance(stmt, tirx.SeqStmt):
+        taken += [s for s in stmt.seq if isinstance(s, tirx.AllocBuffer)]
+        others = [s for s in stmt.seq if not isinstance(s, tirx.AllocBuffer)]
+        return sequence([x for s in others for x in statements(without_allocations(s, taken))])
+    return inside(stmt, lambda s: without_allocations(s, taken))
+
+
 def load_of(name: str, expression: Any) -> Any:
     """A load of the buffer of this name within an expression, or None."""
     if hasattr(expression, "indices"):
@@ -100,7 +110,7 @@ def substituted(stmt: Any, places: Mapping[Any, Any]) -> Any:
 
 def children(expression: Any) -> list[Any]:
     """What an expression is made of, but for the indices of a load."""
-    parts = ("a", "b", "value", "body", "condition", "true_value", "false_value")
+    parts = ("a", "b", "base", "value", "body", "condition", "true_value", "false_value")
     children = [getattr(expression, part) for part in parts if hasattr(expression, part)]
     return [*children, *getattr(expression, "args", ())]
 
