@@ -23,6 +23,9 @@ class HardwareFacts(TypedDict):
     l3: int
 
 
+_DOT_SUMS = {"avxvnni", "avx512vnni"}  # features with VPDPWSSD
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareTarget:
     """A processor or a GPU to compile for.
@@ -72,6 +75,9 @@ class HardwareTarget:
         known = set(FEATURE_NAMES[self.kind].values())
         # Removals come last: adding a feature also adds what LLVM says it implies.
         features = [f"+{f}" for f in sorted(self.features)]
+        if self.features & _DOT_SUMS:
+            # Else LLVM makes VPMADDWD and VPADDD of it again, for one sum's sake: here are many.
+            features.append("+fast-dpwssd")
         features += [f"-{f}" for f in sorted(known - self.features)]
         return target | {"mcpu": llvm_name(self.name), "mattr": features}
 
