@@ -150,10 +150,13 @@ class Narrowing:
         """A loop over vectors of keys: those whose lanes all have one, then the others."""
         span, scope = self._scopes.narrowed(loop, notes, scope)
         assert scope.split_keys is not None
-        whole = tirx.max(tirx.min(scope.split_keys.whole, span.end), 0)
-        first, later = (tirx.Var(f"{loop.loop_var.name}_{n}", "int32") for n in ("whole", "later"))
-        parts: list[Any] = []
+        # In memory: TVM would put the expression wherever a variable for it stands.
+        counted = tirx.decl_buffer((1,), "int32", name="whole_vectors", scope="local", layout=None)
+        whole = tirx.BufferLoad(counted, [0])
+        count = tirx.max(tirx.min(scope.split_keys.whole, span.end), 0)
+        parts: list[Any] = [tirx.AllocBuffer(counted), tirx.BufferStore(counted, count, [0])]
         both = without_allocations(loop.body, parts)
+        first, later = (tirx.Var(f"{loop.loop_var.name}_{n}", "int32") for n in ("whole", "later"))
         body = self.rewrite(both, replace(scope, split_whole=True))
         body = substituted(body, {loop.loop_var: first, self._last_key: tirx.const(_MOST, "int32")})
         parts.append(tirx.For(first, loop.min, whole, loop.kind, body, None, notes))
