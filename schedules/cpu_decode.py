@@ -59,7 +59,13 @@ def output_tile(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) -> 
     sch.compute_at(get("OI"), strip, preserve_unit_loops=True)
     tile_row, _, tile_column, ji = sch.get_loops(get("OI"))[-4:]
     tile_vector, tile_lane = sch.split(tile_column, [None, 2 * lanes if tiles.halves else lanes])
-    sch.reorder(ji, tile_row, tile_vector, tile_lane)
+    if tiles.shuffled:
+        # An address for each stream, which goes on by whole rows.
+        ji, stream = sch.split(ji, [None, tiles.streams])
+        sch.reorder(ji, stream, tile_row, tile_vector, tile_lane)
+        sch.unroll(stream)
+    else:
+        sch.reorder(ji, tile_row, tile_vector, tile_lane)
     for loop in (row_in, vector, tile_row, tile_vector):
         sch.unroll(loop)
     sch.vectorize(lane)
@@ -67,7 +73,8 @@ def output_tile(sch: Schedule, c: Candidate, tiles: SplitKVTiles, task: Any) -> 
     if tiles.halves:
         annotate(sch, ji, {"half_weights": 1})
     if tiles.shuffled:
-        annotate(sch, ji, {"split_lanes": 1})
+        annotate(sch, ji, {"split_lanes": tiles.streams})
+        annotate(sch, stream, {"split_lane": 1})
         annotate(sch, tile_row, {"if_split_lane": 1})
     sch.decompose_reduction(get("OT"), jo)
     sch.compute_at(get("L"), task, preserve_unit_loops=True)

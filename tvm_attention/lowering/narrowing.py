@@ -18,6 +18,7 @@ their extents are shortened to what is valid and, when causal, visible:
 ``split_vectors``  key vectors of the current split
 ``whole_first``  beside it: those all of whose lanes have keys are a loop of their own, which clamps none
 ``split_lanes``  lanes of such a vector, that many at a time
+``split_lane``   those lanes
 ``if_split_lane``  not at all unless the first of them has a key
 ``query_strip``  strips of that many query rows within the task
 ``query_vectors``  vectors of queries; a strip of fewer valid rows runs over fewer of them

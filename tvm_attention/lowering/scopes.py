@@ -52,6 +52,8 @@ class Scopes:
             span, scope = self._strip_scope(loop.loop_var, int(size), scope)
         if (lanes := notes.pop("split_lanes", None)) is not None:
             scope = replace(scope, split_lane=loop.loop_var * int(lanes))
+        if notes.pop("split_lane", None) is not None:
+            scope = replace(scope, split_lane=scope.split_lane + loop.loop_var)
         if notes.pop("value_tile", None) is not None:
             scope = replace(scope, last_tile=loop.loop_var.equal(loop.extent - 1))
         return self._by_units(loop, notes, span, scope)
