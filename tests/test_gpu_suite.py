@@ -9,9 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from gpu_stand_in import all_put_back
 
@@ -22,6 +25,7 @@ from bench.gpu.journal import Journal
 from bench.gpu.plan import Plan
 from bench.gpu_suite import JOURNAL, main
 from tvm_attention.database import read_log
+from tvm_attention.errors import TuningError
 from tvm_attention.schedules import cuda
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -199,6 +203,7 @@ def test_what_is_asked_for_is_compared_with_the_right_peers() -> None:
         {
             "prefill-f16-128": timed(torch_flash=0.7, torch_efficient=1.1, triton=0.5),
             "prefill-bf16-64": timed(torch_flash=0.7, torch_efficient=0.9),
+            "prefill-bf16-128": timed(torch_efficient=1.2),
             "decode-f32-128": timed(torch_math=1.2, torch_efficient=0.95),
             "prefill-f32-64": timed(torch_math=3.0, torch_efficient=0.99),
             "prefill-f32-128": timed(flex=0.5),
@@ -207,10 +212,33 @@ def test_what_is_asked_for_is_compared_with_the_right_peers() -> None:
     assert {n: f["holds"] for n, f in found.items()} == {
         "prefill-f16-128": True,
         "prefill-bf16-64": False,
+        "prefill-bf16-128": None,
         "decode-f32-128": True,
         "prefill-f32-64": False,
         "prefill-f32-128": None,
     }
+
+
+def test_a_call_is_right_only_if_all_its_results_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = SimpleNamespace(array=np.asarray)
+    monkeypatch.setattr(calls, "_loaded_from", lambda *_: nullcontext())
+    for second in (np.nan, 1.0):
+        pairs = [(np.zeros(2), np.zeros(2)), (np.array([0.0, second]), np.zeros(2))]
+        monkeypatch.setitem(calls.CALLS, "made", lambda _, pairs=pairs: pairs)
+        with pytest.raises(TuningError, match="wrong result"):
+            calls.check(cast(Any, place), cast(Any, None), "made")
+
+
+def test_the_summary_names_what_compared_nothing() -> None:
+    done = {"call others": {"errors": []}, "call graph": {"errors": [1e-6]}}
+    parts = {"calls": {"done": done, "failed": {}}, "timing": {"done": {}, "failed": {}}}
+    device = {"name": "none", "arch": "sm_90"}
+    [line] = [
+        x
+        for x in results.summary({"device": device, "parts": parts}).splitlines()
+        if "NOTHING" in x
+    ]
+    assert line.endswith(": call others")
 
 
 def test_the_machine_of_a_gpu_needs_no_tvm() -> None:

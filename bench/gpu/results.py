@@ -111,15 +111,16 @@ def figures(timing: Mapping[str, Values]) -> dict[str, Any]:
 
 
 def _asked(name: str, ratios: Mapping[str, float]) -> tuple[str, float | None]:
-    """What the issue asks of a workload, and how much of it there is."""
+    """What is asked of a workload, and how much of it there is: None where a backend that it is asked
+    against did not run."""
     if name.startswith("decode"):
         return "0.9 of the best of torch", _share(ratios, tuple(ratios), 0.9)
     if "-f32-" in name:
         return "the best of torch in float32", _share(ratios, tuple(ratios), 1.0)
     flash = _share(ratios, ("torch flash",), 0.6)
     efficient = _share(ratios, ("torch efficient",), 1.0)
-    known = [s for s in (flash, efficient) if s is not None]
-    return "0.6 of torch's flash and all of its efficient", min(known, default=None)
+    share = None if flash is None or efficient is None else min(flash, efficient)
+    return "0.6 of torch's flash and all of its efficient", share
 
 
 def _share(ratios: Mapping[str, float], names: tuple[str, ...], wanted: float) -> float | None:
@@ -138,6 +139,9 @@ def summary(values: Mapping[str, Any]) -> str:
     for part, found in values["parts"].items():
         lines.append(f"{part}: {len(found['done'])} done, {len(found['failed'])} failed")
         lines += [f"  FAILED {n}: {v.get('error', '')[:160]}" for n, v in found["failed"].items()]
+        idle = [n for n, v in found["done"].items() if v.get("errors") == []]
+        if idle:
+            lines.append(f"  COMPARED NOTHING, what they need is not installed: {', '.join(idle)}")
     for name, values_of in values["parts"]["timing"]["done"].items():
         figure = values["figures"][name]
         ours = values_of["contenders"][OURS]
