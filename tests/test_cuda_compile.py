@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from cuda_on_cpu import code_of
 
+from tvm_attention import runtime
 from tvm_attention.cuda import compilers, nvrtc, toolkit
 from tvm_attention.cuda.building import whole_source
 from tvm_attention.cuda.machine_code import Resources, read_resources
 from tvm_attention.errors import KernelBuildError
 from tvm_attention.schedules import cuda
 from tvm_attention.schedules.cuda_space import sizes_of
+from tvm_attention.target import named_target
 from tvm_attention.workload import AttentionWorkload
 
 ELF = b"\x7fELF"
+OPTIONS: dict[str, dict[str, Any]] = {
+    "mask": {"mask": "bool", "mask_dense": True},
+    "pages": {"ragged": True, "paged": True, "causal": "bottom_right"},
+    "slopes": {"alibi": True, "softcap": True, "causal": "top_left"},
+}
 WORKLOADS = {
     "prefill": AttentionWorkload(head_dim=128),
     "tensor": AttentionWorkload(head_dim=128, dtype="float16"),
@@ -34,6 +44,17 @@ def test_default_candidates_compile_without_spills(name: str, arch: str) -> None
     for function, used in made.resources.items():
         assert (used.spilled_bytes, used.stack_bytes) == (0, 0), f"{function} {arch}: {used}"
         assert used.registers * threads <= machine.registers
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_spill_little_from_the_largest_tiles(name: str) -> None:
+    """They take registers that a record's own workload leaves; in its kernels none is spilled."""
+    workload = replace(WORKLOADS["tensor"], query_length=2048, key_length=4096, **OPTIONS[name])
+    source = runtime.select(workload, named_target("cuda-sm_90"))
+    assert source.candidate.variant == "fused_tensor"
+    text = whole_source(code_of(workload, source.candidate, "sm_90"))
+    made = compilers.compiler().machine_code(text, "sm_90")
+    assert max(used.spilled_bytes for used in made.resources.values()) <= 64
 
 
 def test_bfloat16_and_masks_on_tensor_cores() -> None:
@@ -96,11 +117,13 @@ def test_nvcc_makes_the_same_of_a_function_as_nvrtc() -> None:
     program, library = toolkit.nvcc(), nvrtc.nvrtc()
     found = [c for c in (library, program and compilers.Nvcc(program)) if c]
     assert found, "expected NVRTC or nvcc"
-    source = 'extern "C" __global__ void f(float* x) { x[threadIdx.x] *= 2; }'
+    workload = WORKLOADS["tensor"]
+    code = code_of(workload, cuda.default_candidate(workload, cuda.MACHINES["sm_87"]), "sm_87")
     for compiler in found:
-        made = compiler.machine_code(source, "sm_87")
+        made = compiler.machine_code(whole_source(code), "sm_87")
         assert made.cubin.startswith(ELF)
-        assert set(made.resources) == {"f"}
+        assert set(made.resources) == {f.name for f in code.functions}
+        assert [used.spilled_bytes for used in made.resources.values()] == [0]
 
 
 def test_machine_code_is_made_by_a_compiler_that_the_driver_takes(
