@@ -110,9 +110,12 @@ def _build_split_kv(p: Problem, w: AttentionWorkload, m: MachineParameters, c: C
     rows = decode_rows(w)
     assert rows is not None
     halves, integer = (dict(c.decisions).get(f"{n}_products", 0) for n in ("half", "integer"))
-    score_lanes = dividing_lanes(p.head_dim, m.lanes)
-    if halves or integer:
-        score_lanes = halves * m.lanes or integer_lanes(p.head_dim, m)
+    if halves:
+        score_lanes = halves * m.lanes
+    elif integer:
+        score_lanes = integer_lanes(p.head_dim, m)
+    else:
+        score_lanes = dividing_lanes(p.head_dim, m.lanes)
     tiles = SplitKVTiles(
         rows,
         m.lanes,

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 _LABEL = re.compile(r"^([.\w$]+):")
 _FUNCTION = re.compile(r"^([A-Za-z_][\w$]*):")
-_INSTRUCTION = re.compile(
-    r"^\s+(?:\{\w+\}\s+)?([a-z]\w*)(?:\s+(.*?))?(?:\s*#.*)?$"
-)  # {vex} before a name
+# {vex} may stand before a name.
+_INSTRUCTION = re.compile(r"^\s+(?:\{\w+\}\s+)?([a-z]\w*)(?:\s+(.*?))?(?:\s*#.*)?$")
 _VECTOR = re.compile(r"%?[xyz]mm\d+|%?tmm\d")
 _STACK = re.compile(r"\(%rsp\)")
 _BROADCAST = re.compile(r"\{1to\d+\}")
